@@ -1,0 +1,71 @@
+// FEC, Fixed-Exponential Compression: a span of float gradients becomes a short string of bytes, and back.
+// Stateless; the caller owns every buffer. Any thread. The bytes are specified in kernels/FORMAT.md, what happens to one
+// element in kernels/fec_rules.h.
+//
+// Kernels return a plain status: this folder depends on nothing of ours, and whoever knows the peer makes the sentence.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace gradlane::fec {
+
+inline constexpr size_t kBlockElems = 4096;  // blocks are independent; a segment is a whole number of them, but the last
+
+enum class Layout : uint8_t { kSmallest, kRuns };  // kRuns forces the published layout
+enum class Rounding : uint8_t { kNearest, kTruncate };
+
+struct Params {
+  int threshold_exponent = -7;  // |x| < 2^threshold is dropped; codes are exponents threshold .. threshold + 15
+  Layout layout = Layout::kSmallest;
+  Rounding rounding = Rounding::kNearest;
+};
+
+struct EncodeStats {
+  size_t bytes = 0;      // written
+  size_t survivors = 0;  // elements that were sent
+  bool finite = true;    // false: a NaN or infinity was met; nothing useful was written, residual is untouched
+};
+
+// The most bytes that Encode can write for this many elements.
+size_t Bound(size_t num_elems);
+
+// Codes value = grad + residual, and leaves what was not sent in residual: residual = value - decoded(value).
+// grad: (N,) fp32. residual: (N,) fp32, updated in place, or empty for no error feedback. dst: Bound(N) bytes.
+// grad, residual and dst do not overlap.
+EncodeStats Encode(std::span<const float> grad, std::span<float> residual, const Params& params,
+                   std::span<std::byte> dst);
+
+enum class [[nodiscard]] DecodeStatus : uint8_t {
+  kOk,
+  kTruncated,    // src ends too early
+  kTrailing,     // bytes after the last block
+  kBadVersion,
+  kBadLayout,    // unknown layout or code
+  kBadCount,     // counts or positions that do not fit the block
+};
+const char* ToString(DecodeStatus status);
+
+// src holds exactly one Encode of dst.size() elements. Hostile input: nothing is read or written out of bounds, and on
+// an error dst is unchanged (the input is validated before the first write).
+DecodeStatus Decode(std::span<const std::byte> src, std::span<float> dst);
+DecodeStatus DecodeAdd(std::span<const std::byte> src, std::span<float> dst);  // dst += decoded
+
+// Steers a tensor's threshold towards a density, judged by the density achieved (under error feedback values pile up
+// just below the threshold, so this step's histogram misleads). One object per tensor (worker) or segment (server);
+// deterministic: depends on the survivors counted only.
+class DensitySteering {
+ public:
+  explicit DensitySteering(double target_density, int first_exponent = -7);
+  int threshold_exponent() const { return exponent_; }
+  void Observe(size_t survivors, size_t num_elems);  // once a step, after all of the tensor was encoded
+
+ private:
+  double target_;
+  double smoothed_ = -1;  // density achieved, exponential average; below 0 before the first step
+  int exponent_;
+  int steps_at_exponent_ = 0;
+};
+
+}  // namespace gradlane::fec
