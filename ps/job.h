@@ -1,0 +1,88 @@
+// Job is what a worker tells the servers: the tensors of the model and how their gradients are to be treated. A server
+// is model-agnostic: everything it knows comes from here. Value type; immutable once the job runs.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "transport/base/error.h"
+
+namespace gradlane {
+
+enum class Codec : uint8_t { kNone, kFec, kTwoBit };
+enum class ReplyCodec : uint8_t { kRaw, kFec };
+enum class OptimizerKind : uint8_t { kSgd, kAdam };
+
+// kSerial: all of backward, all pushes, all replies, then forward; the published baseline.
+// kFifo: in the order handed over. kPriority: most urgent tensor first, but the tensor under way finishes first.
+// kPreemptive: most urgent segment first.
+enum class Schedule : uint8_t { kSerial, kFifo, kPriority, kPreemptive };
+
+enum class SyncKind : uint8_t { kBsp, kSsp, kAsync };
+struct Sync {
+  SyncKind kind = SyncKind::kBsp;
+  uint32_t staleness = 0;  // kSsp: how many steps the fastest worker may be ahead of the slowest
+  bool operator==(const Sync&) const = default;
+};
+
+enum class LrSchedule : uint8_t { kConstant, kStep, kCosine };
+struct LearningRate {
+  float base = 0.05f;
+  LrSchedule schedule = LrSchedule::kCosine;
+  int64_t total_steps = 1;
+  int64_t warmup_steps = 0;   // linear from base / warmup_steps
+  int64_t step_every = 0;     // kStep: multiplied by `gamma` every so many steps
+  float gamma = 0.1f;
+  float At(int64_t step) const;  // step: 0 for the first. The same bits on every rank.
+};
+
+struct JobTensor {
+  std::string name;
+  uint64_t num_elems = 0;
+  uint32_t layer = 0;   // its priority: 0 is the most urgent
+  bool decay = true;    // weight decay applies
+};
+
+struct Job {
+  std::vector<JobTensor> tensors;  // layers never decrease
+  uint64_t segment_bytes = 64 << 10;  // of fp32; a multiple of one FEC block
+  uint64_t window_bytes = 256 << 10;  // most encoded bytes in flight per rank
+
+  Codec codec = Codec::kFec;
+  bool fec_auto = false;        // steer to fec_density
+  int fec_threshold = -7;
+  double fec_density = 0.02;
+  bool fec_runs_layout = false;  // the published layout
+  bool fec_truncate = false;     // the published rounding
+  bool error_feedback = true;
+  float two_bit_threshold = 0.5f;
+  ReplyCodec reply = ReplyCodec::kFec;
+  int fec_reply_threshold = -9;
+
+  Schedule schedule = Schedule::kPreemptive;
+  Sync sync;
+  OptimizerKind optimizer = OptimizerKind::kSgd;
+  LearningRate lr;
+  float momentum = 0.9f;
+  float weight_decay = 0.0f;
+
+  // JSON text, the same on every rank. Parse checks every bound: hostile input.
+  std::string ToJson() const;
+  static Result<Job> Parse(const std::string& json);
+};
+
+// The names of the options, both ways; kInvalidArgument with the list of what there is.
+Result<Codec> ParseCodec(const std::string& text);
+Result<ReplyCodec> ParseReplyCodec(const std::string& text);
+Result<OptimizerKind> ParseOptimizer(const std::string& text);
+Result<Schedule> ParseSchedule(const std::string& text);
+Result<Sync> ParseSync(const std::string& text);  // bsp, async, ssp:K
+const char* ToString(Codec codec);
+const char* ToString(ReplyCodec reply);
+const char* ToString(OptimizerKind optimizer);
+const char* ToString(Schedule schedule);
+std::string ToString(Sync sync);
+
+}  // namespace gradlane

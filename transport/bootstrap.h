@@ -1,0 +1,69 @@
+// Bootstrap is the control plane: over TCP the members of a job find each other, prove that they know the job's secret,
+// agree on what must be equal, exchange blobs (fabric addresses, job, results), and learn within bounded time when one
+// of them dies, hangs or gives up.
+//
+// The first server (the first worker in a job without servers) hosts; everybody else connects to it. One Bootstrap per
+// rank, owned by the rank's main function. It runs one thread of its own for heartbeats and for what peers say.
+// AllGather, Barrier and Leave belong to the owning thread; Abort and Failure may be called from any thread.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "transport/base/error.h"
+#include "transport/base/members.h"
+
+namespace gradlane {
+
+inline constexpr uint32_t kBootstrapVersion = 1;
+inline constexpr size_t kMaxBlobBytes = size_t{4} << 20;
+
+struct BootstrapOptions {
+  Member self;
+  Membership members;
+  std::string rendezvous;  // HOST:PORT of the host rank
+  int listen_fd = -1;      // host only: an already listening socket (inherited from --local); -1 binds `rendezvous`
+  std::string secret;      // the job's secret, never sent
+  // What has to be equal on every rank that states it (model, codec, ...): name -> value. A rank may leave names out.
+  std::map<std::string, std::string> agreed;
+  int join_timeout_ms = 30'000;  // until every member is there; also the most one AllGather or Barrier step may take
+                                 // when peers are alive but late is unbounded: they wait for the slowest, see AllGather
+  int peer_timeout_ms = 10'000;  // silence after which a peer counts as hung
+  int parent_fd = -1;            // read end of a pipe that the launcher holds: end of file means that it died
+};
+
+class Bootstrap {
+ public:
+  // Connects, authenticates both ways, and checks version, counts, ranks and `agreed`. Errors (each names the rank, the
+  // value on both sides and what to do): kUnauthenticated, kMismatch, kTimeout (names who is missing), kUnavailable
+  // (address in use, cannot be resolved).
+  static Result<std::unique_ptr<Bootstrap>> Join(BootstrapOptions options);
+  virtual ~Bootstrap() = default;  // without Leave: peers see this rank die
+
+  // Everybody's blob, by member index. Collective: every rank calls it, in the same order, with the same name. Waits as
+  // long as all peers are alive. At most kMaxBlobBytes each.
+  virtual Result<std::vector<std::string>> AllGather(const std::string& name, const std::string& blob) = 0;
+  virtual Result<void> Barrier(const std::string& name) = 0;
+
+  // Collective end: returns when everybody has left or the peer timeout has passed. After it, a vanishing peer is no failure.
+  virtual Result<void> Leave() = 0;
+
+  // Tells everybody that this rank gives up, and why, as "worker 1: <sentence>". Idempotent; does not block long.
+  virtual void Abort(const Error& error) = 0;
+
+  // The first failure known here: a peer that died, hung or aborted, or a launcher that died. Names the rank.
+  virtual std::optional<Error> Failure() const = 0;
+
+  // Called once, from the bootstrap's thread, at the first failure (at once if it has already happened).
+  virtual void OnFailure(std::function<void(const Error&)> callback) = 0;
+};
+
+// Reads a secret from a file (first line, at least 16 characters, not readable by others) or makes a fresh random one.
+Result<std::string> ReadSecretFile(const std::string& path);
+std::string MakeSecret();
+
+}  // namespace gradlane
