@@ -36,7 +36,8 @@ struct RemoteSlot {
 enum class EventKind : uint8_t {
   kSent,     // the source of the oldest-or-any put with this cookie may be reused
   kArrived,  // a peer's put has landed completely
-  kFailed,   // this peer is gone: nothing more will be sent to or arrive from it
+  kFailed,   // this peer is gone: nothing more will be sent to or arrive from it. Once per peer. Puts to it that were
+             // not reported kSent never will be: they no longer count, and their sources may be reused
 };
 
 // kSent: peer, cookie. kFailed: peer; FailureOf(peer) has the sentence. kArrived: peer, imm, payload, and release.

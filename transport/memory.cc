@@ -67,7 +67,8 @@ PageReport Prefault(std::span<std::byte> area) {
 Result<Memory> Memory::Map(size_t bytes) {
   Memory memory;
   if (bytes == 0) return memory;
-  if (bytes > SIZE_MAX / 4) return Fail(ErrorCode::kInvalidArgument, "A buffer of " + std::to_string(bytes) + " bytes cannot be mapped.");
+  if (bytes > SIZE_MAX / 4)
+    return Fail(ErrorCode::kInvalidArgument, "A buffer of " + std::to_string(bytes) + " bytes cannot be mapped.");
   const size_t unit = bytes >= kHugeFromBytes ? kHugeBytes : kPageBytes;
   const size_t usable_bytes = RoundUp(bytes, unit);
   // Inaccessible margins keep the kernel from merging this mapping with a neighbour: overruns fault, and the count of
@@ -76,14 +77,16 @@ Result<Memory> Memory::Map(size_t bytes) {
   void* reserved = mmap(nullptr, reserved_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (reserved == MAP_FAILED) {
     const int error = errno;
-    return Fail(ErrorCode::kSystem, "Cannot reserve " + std::to_string(bytes) + " bytes of memory: " + std::strerror(error) + ".", error);
+    return Fail(ErrorCode::kSystem,
+                "Cannot reserve " + std::to_string(bytes) + " bytes of memory: " + std::strerror(error) + ".", error);
   }
   memory.reserved_ = reserved;
   memory.reserved_bytes_ = reserved_bytes;
   auto* usable = reinterpret_cast<std::byte*>(RoundUp(reinterpret_cast<uintptr_t>(reserved) + kPageBytes, unit));
   if (mprotect(usable, usable_bytes, PROT_READ | PROT_WRITE) != 0) {
     const int error = errno;
-    return Fail(ErrorCode::kSystem, "Cannot map " + std::to_string(bytes) + " bytes of memory: " + std::strerror(error) + ".", error);
+    return Fail(ErrorCode::kSystem,
+                "Cannot map " + std::to_string(bytes) + " bytes of memory: " + std::strerror(error) + ".", error);
   }
   memory.pages_ = Prefault({usable, usable_bytes});
   memory.pages_.total_bytes = bytes;

@@ -40,8 +40,8 @@ void AppendQuoted(std::string& out, std::string_view text) {
 void AppendMicroseconds(std::string& out, int64_t ns) {
   char text[32];
   const uint64_t magnitude = ns < 0 ? 0 - static_cast<uint64_t>(ns) : static_cast<uint64_t>(ns);
-  std::snprintf(text, sizeof(text), "%s%llu.%03llu", ns < 0 ? "-" : "", static_cast<unsigned long long>(magnitude / 1000),
-                static_cast<unsigned long long>(magnitude % 1000));
+  std::snprintf(text, sizeof(text), "%s%llu.%03llu", ns < 0 ? "-" : "",
+                static_cast<unsigned long long>(magnitude / 1000), static_cast<unsigned long long>(magnitude % 1000));
   out += text;
 }
 
@@ -100,7 +100,8 @@ std::string Trace::ToJsonEvents() const {
     const TraceTrack& track = tracks_[tid];
     out += ",\n" + Metadata("thread_name", process_id_, tid, NameArg(track.name()));
     out += ",\n" + Metadata("thread_sort_index", process_id_, tid, "\"sort_index\":" + std::to_string(tid));
-    out += ",\n" + Metadata("gradlane_dropped_spans", process_id_, tid, "\"dropped\":" + std::to_string(track.dropped()));
+    out +=
+        ",\n" + Metadata("gradlane_dropped_spans", process_id_, tid, "\"dropped\":" + std::to_string(track.dropped()));
     for (const TraceSpan& span : track.spans()) {
       const int64_t end_ns = std::max(span.begin_ns, span.end_ns);
       if (!span.flight) {
@@ -112,7 +113,8 @@ std::string Trace::ToJsonEvents() const {
         continue;
       }
       // Unique over all ranks of a file: the viewer matches "b" with "e" by category and id alone.
-      const std::string id = ",\"cat\":\"flight\",\"id\":\"" + std::to_string(process_id_) + "." + std::to_string(next_flight++) + "\"";
+      const std::string id =
+          ",\"cat\":\"flight\",\"id\":\"" + std::to_string(process_id_) + "." + std::to_string(next_flight++) + "\"";
       std::string begin = Head(span.name, "b", process_id_, tid) + id + ",\"ts\":";
       AppendMicroseconds(begin, span.begin_ns);
       lines.push_back({span.begin_ns, 0, begin + Args(span)});
@@ -136,7 +138,8 @@ Result<void> WriteTraceFile(const std::string& path, std::span<const std::string
   const auto fail = [&](const char* what) {
     const int error = errno;
     (void)unlink(temporary.c_str());
-    return Fail(ErrorCode::kSystem, std::string("Cannot ") + what + " the trace file " + path + ": " + std::strerror(error) + ".", error);
+    return Fail(ErrorCode::kSystem,
+                std::string("Cannot ") + what + " the trace file " + path + ": " + std::strerror(error) + ".", error);
   };
   std::FILE* file = std::fopen(temporary.c_str(), "we");
   if (file == nullptr) return fail("create");
