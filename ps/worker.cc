@@ -1,0 +1,347 @@
+#include "ps/worker.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "kernels/two_bit.h"
+#include "ps/codec.h"
+
+namespace gradlane {
+namespace {
+
+constexpr size_t kEventsPerTurn = 16;
+
+std::span<float> AsFloats(std::span<std::byte> bytes) {
+  return {reinterpret_cast<float*>(bytes.data()), bytes.size() / sizeof(float)};
+}
+
+std::vector<Scheduler::Group> GroupsOf(const Layout& layout) {
+  std::vector<Scheduler::Group> groups;
+  for (uint32_t t = 0; t < layout.num_tensors(); ++t) {
+    const uint32_t first = layout.SegmentsOfTensor(t).begin;
+    groups.push_back({first, layout.segments()[first].layer});
+  }
+  return groups;
+}
+
+}  // namespace
+
+Worker::Worker(const Config& config, std::unique_ptr<Fabric> fabric)
+    : job_(*config.job),
+      layout_(*config.layout),
+      members_(config.members),
+      rank_(config.rank),
+      track_(config.track),
+      fabric_(std::move(fabric)),
+      target_(layout_.num_layers(), 0),
+      hand_over_(layout_.num_layers() + 1),
+      done_(layout_.num_layers()),
+      segments_(layout_.num_segments()),
+      tensors_(layout_.num_tensors(), TensorState(job_)),
+      remaining_(layout_.num_layers(), 0),
+      loop_(*fabric_) {
+  withheld_layers_.reserve(layout_.num_layers());
+}
+
+Result<std::unique_ptr<Worker>> Worker::Open(const Config& config, std::unique_ptr<Fabric> fabric) {
+  std::unique_ptr<Worker> worker(new Worker(config, std::move(fabric)));
+  Fabric& f = *worker->fabric_;
+  const Layout& layout = worker->layout_;
+  const Job& job = worker->job_;
+  const size_t flat_bytes = layout.flat_elems() * sizeof(float);
+  ASSIGN_OR_RETURN(const Region params, f.Allocate(flat_bytes));
+  ASSIGN_OR_RETURN(const Region reply_slots, f.Allocate(job.reply == ReplyCodec::kFec ? layout.slots_bytes() : 0));
+  ASSIGN_OR_RETURN(const Region grads, f.Allocate(flat_bytes));
+  ASSIGN_OR_RETURN(const Region staging, f.Allocate(job.codec == Codec::kNone ? 0 : layout.slots_bytes()));
+  CHECK(params.id == kParamsRegion && reply_slots.id == kReplySlotsRegion);
+  worker->params_ = AsFloats(params.bytes);
+  worker->grads_ = AsFloats(grads.bytes);
+  worker->staging_ = staging.bytes;
+  if (job.codec != Codec::kNone) {
+    // The 2-bit scheme works through its residual; without error feedback it is cleared before each use.
+    const bool needed = job.error_feedback || job.codec == Codec::kTwoBit;
+    ASSIGN_OR_RETURN(worker->residual_memory_, Memory::Map(needed ? flat_bytes : 0));
+    worker->residual_ = AsFloats(worker->residual_memory_.bytes());
+  }
+  worker->queue_.emplace(f, PolicyOf(job.schedule), GroupsOf(layout), layout.num_segments(), job.window_bytes, config.track);
+  return worker;
+}
+
+std::span<float> Worker::OfTensor(std::span<float> all, uint32_t tensor) {
+  return all.subspan(layout_.TensorFlatElem(tensor), job_.tensors[tensor].num_elems);
+}
+
+std::span<float> Worker::OfSegment(std::span<float> all, uint32_t segment) {
+  const Segment& s = layout_.segments()[segment];
+  return all.subspan(s.flat_elem, s.num_elems);
+}
+
+Result<void> Worker::Begin() {
+  // Worker 0 pushes every segment; everybody gets every segment back.
+  for (uint32_t k = 0; k < layout_.num_layers(); ++k) {
+    const auto [begin, end] = layout_.SegmentsOfLayer(k);
+    remaining_[k] = (end - begin) * (rank_ == 0 ? 2 : 1);
+    target_[k] = 1;
+    for (uint32_t s = begin; s < end; ++s) {
+      segments_[s].awaiting = true;
+      if (rank_ == 0) queue_->Push(s);
+    }
+  }
+  loop_.Start([this] { return Turn(); },
+              [this](const Error& error) {
+                Fail(error);
+                on_error_(error);
+              });
+  for (uint32_t k = 0; k < layout_.num_layers(); ++k) TRY(WaitDone(k));
+  return {};
+}
+
+void Worker::GradReady(uint32_t layer) {
+  ++target_[layer];
+  CHECK(hand_over_.TryPush(layer));  // a layer is in the ring at most once: WaitParams comes before the next GradReady
+  fabric_->Wake();
+}
+
+Result<void> Worker::WaitParams(uint32_t layer) {
+  if (job_.schedule != Schedule::kSerial) return WaitDone(layer);
+  // Serial: forward starts when everything is back.
+  for (uint32_t k = 0; k < layout_.num_layers(); ++k) TRY(WaitDone(k));
+  return {};
+}
+
+Result<void> Worker::WaitDone(uint32_t layer) {
+  std::atomic<uint32_t>& done = done_[layer];
+  uint32_t now = done.load(std::memory_order_acquire);  // pairs with the release in CountDown and Fail
+  if (now < target_[layer]) {
+    const int64_t begin_ns = NowNs();
+    do {
+      done.wait(now, std::memory_order_acquire);
+      now = done.load(std::memory_order_acquire);
+    } while (now < target_[layer]);
+    exposed_ns_ += NowNs() - begin_ns;
+  }
+  if (now != kFailedMark) return {};
+  const std::lock_guard lock(failure_mutex_);
+  return tl::unexpected(*failure_);
+}
+
+void Worker::Fail(const Error& error) {
+  {
+    const std::lock_guard lock(failure_mutex_);
+    if (failure_) return;
+    failure_ = error;
+  }
+  for (auto& done : done_) {
+    done.store(kFailedMark, std::memory_order_release);  // pairs with the acquire in WaitDone
+    done.notify_all();
+  }
+}
+
+void Worker::CountDown(uint32_t layer) {
+  CHECK(remaining_[layer] > 0);
+  if (--remaining_[layer] > 0) return;
+  uint32_t now = done_[layer].load(std::memory_order_relaxed);
+  // Release: the parameters written by this thread and the fabric are seen by whoever sees the new count. A failure
+  // mark, set by any thread, stays.
+  if (now != kFailedMark) done_[layer].compare_exchange_strong(now, now + 1, std::memory_order_release);
+  done_[layer].notify_all();
+}
+
+StoreStats Worker::Stats() const {
+  StoreStats stats = stats_;
+  stats.preemptions = queue_->scheduler().preemptions();
+  stats.exposed_ns = exposed_ns_;
+  return stats;
+}
+
+void Worker::Stop() { loop_.Stop(); }
+
+// What follows runs on the communication thread.
+
+Result<bool> Worker::Turn() {
+  TakeHandOvers();
+  Event events[kEventsPerTurn];
+  const size_t num_events = fabric_->Poll(events);
+  for (size_t i = 0; i < num_events; ++i) TRY(OnEvent(events[i]));
+  ASSIGN_OR_RETURN(const bool posted, queue_->PostOne([this](uint32_t segment) { return Prepare(segment); }));
+  return posted || num_events > 0;
+}
+
+void Worker::TakeHandOvers() {
+  uint32_t layer = 0;
+  while (hand_over_.TryPop(layer)) {
+    if (job_.schedule != Schedule::kSerial) {
+      Enqueue(layer);
+      continue;
+    }
+    withheld_layers_.push_back(layer);
+    if (withheld_layers_.size() < layout_.num_layers()) continue;
+    for (uint32_t k : withheld_layers_) Enqueue(k);
+    withheld_layers_.clear();
+  }
+}
+
+void Worker::Enqueue(uint32_t layer) {
+  const auto [begin, end] = layout_.SegmentsOfLayer(layer);
+  CHECK(remaining_[layer] == 0);
+  remaining_[layer] = (end - begin) * 2;
+  for (uint32_t s = begin; s < end; ++s) {
+    SegmentState& state = segments_[s];
+    CHECK(!state.awaiting);
+    ++state.clock;
+    state.awaiting = true;
+    state.encoded = false;
+    queue_->Push(s);
+  }
+}
+
+Result<void> Worker::OnEvent(const Event& event) {
+  switch (event.kind) {
+    case EventKind::kSent: {
+      const uint32_t segment = uint32_t(event.cookie);
+      queue_->OnSent(segment);
+      CountDown(layout_.segments()[segment].layer);
+      return {};
+    }
+    case EventKind::kArrived: {
+      Result<void> result = OnReply(event.peer, event.imm, event.payload);
+      fabric_->Release(event.release);
+      return result;
+    }
+    case EventKind::kFailed: {
+      const Error why = fabric_->FailureOf(event.peer);
+      return gradlane::Fail(ErrorCode::kPeerFailed,
+                            "lost " + ToString(members_.At(event.peer)) + ": " + why.message, why.native_code);
+    }
+  }
+  return {};
+}
+
+Result<void> Worker::OnReply(PeerId peer, uint32_t imm, std::span<const std::byte> payload) {
+  const int64_t begin_ns = NowNs();
+  const std::optional<Message> message = Unpack(imm);
+  const bool known = message && message->segment < layout_.num_segments() &&
+                     layout_.segments()[message->segment].server == peer;
+  auto malformed = [&](const std::string& what) {
+    return gradlane::Fail(ErrorCode::kMalformed, ToString(members_.At(peer)) + " sent " + what + " (notice " +
+                                                     std::to_string(imm) + "); worker " + std::to_string(rank_) +
+                                                     " cannot use it.");
+  };
+  if (!known) return malformed("a reply that belongs elsewhere");
+  const Segment& segment = layout_.segments()[message->segment];
+  SegmentState& state = segments_[message->segment];
+  if (message->step != uint8_t(state.clock) || (message->kind == MessageKind::kInit) != state.initializing) {
+    return malformed("a reply to step " + std::to_string(message->step) + " where " +
+                     std::to_string(uint8_t(state.clock)) + " is due (both modulo 256)");
+  }
+  if (!state.awaiting) return {};  // a duplicate
+
+  const std::span<float> params = OfSegment(params_, message->segment);
+  if (state.initializing || job_.reply == ReplyCodec::kRaw) {
+    if (payload.size() != params.size_bytes()) {
+      return malformed(std::to_string(payload.size()) + " bytes where " + std::to_string(params.size_bytes()) + " are due");
+    }
+    // One-sided, it has landed where it belongs already.
+    if (static_cast<const void*>(payload.data()) != params.data()) {
+      std::memcpy(params.data(), payload.data(), payload.size());
+    }
+  } else if (const fec::DecodeStatus status = fec::DecodeAdd(payload, params); status != fec::DecodeStatus::kOk) {
+    return malformed(std::string("FEC bytes that do not decode (") + fec::ToString(status) + ")");
+  }
+  const int64_t end_ns = NowNs();
+  if (!state.initializing) {
+    stats_.decode_ns += end_ns - begin_ns;
+    stats_.reply_bytes += payload.size();
+    stats_.reply_raw_bytes += params.size_bytes();
+  }
+  if (track_ != nullptr) {
+    track_->Add({"apply reply", begin_ns, end_ns, int32_t(message->step), int32_t(segment.layer),
+                 int32_t(message->segment), int32_t(peer)});
+  }
+  state.awaiting = false;
+  state.initializing = false;
+  CountDown(segment.layer);
+  return {};
+}
+
+Result<Outgoing> Worker::Prepare(uint32_t index) {
+  const Segment& segment = layout_.segments()[index];
+  SegmentState& state = segments_[index];
+  Outgoing out;
+  out.peer = segment.server;
+  const uint64_t own_part = rank_ * layout_.ServerSlotsBytes(segment.server);
+  out.slot = {kPushSlotsRegion, own_part + segment.server_slot_bytes};
+  out.message = {index, uint8_t(state.clock), state.initializing ? MessageKind::kInit : MessageKind::kData};
+  out.layer = int32_t(segment.layer);
+  if (state.initializing) {
+    out.source = std::as_bytes(OfSegment(params_, index));
+  } else if (job_.codec == Codec::kNone) {
+    out.source = std::as_bytes(OfSegment(grads_, index));
+    if (!state.encoded) {
+      state.encoded = true;  // counted once, however often the window makes it wait
+      stats_.push_bytes += segment.RawBytes();
+      stats_.push_raw_bytes += segment.RawBytes();
+      stats_.push_survivors += segment.num_elems;
+      stats_.push_elems += segment.num_elems;
+    }
+  } else {
+    if (!state.encoded) TRY(Encode(index));
+    out.source = staging_.subspan(segment.slot_offset_bytes, state.encoded_bytes);
+  }
+  return out;
+}
+
+Result<void> Worker::Encode(uint32_t index) {
+  const int64_t begin_ns = NowNs();
+  const Segment& segment = layout_.segments()[index];
+  SegmentState& state = segments_[index];
+  TensorState& tensor = tensors_[segment.tensor];
+  const std::span<const float> grad = OfSegment(grads_, index);
+  const std::span<float> residual = residual_.empty() ? residual_ : OfSegment(residual_, index);
+  const std::span<std::byte> dst = staging_.subspan(segment.slot_offset_bytes, segment.slot_bytes);
+  bool finite = true;
+  uint64_t survivors = 0;
+  if (job_.codec == Codec::kFec) {
+    const int threshold = job_.fec_auto ? tensor.steering.threshold_exponent() : job_.fec_threshold;
+    const fec::EncodeStats encoded = fec::Encode(grad, residual, FecParams(job_, threshold), dst);
+    finite = encoded.finite;
+    survivors = encoded.survivors;
+    state.encoded_bytes = uint32_t(encoded.bytes);
+  } else {
+    if (!job_.error_feedback) std::ranges::fill(residual, 0.0f);
+    const two_bit::EncodeStats encoded = two_bit::Encode(grad, residual, job_.two_bit_threshold, dst);
+    finite = encoded.finite;
+    survivors = encoded.survivors;
+    state.encoded_bytes = uint32_t(two_bit::EncodedBytes(segment.num_elems));
+  }
+  if (!finite) {
+    return gradlane::Fail(ErrorCode::kMalformed,
+                          "worker " + std::to_string(rank_) + ": the gradient of " + job_.tensors[segment.tensor].name +
+                              " has a value that is not finite at step " + std::to_string(state.clock) +
+                              ": training has diverged; lower --lr.");
+  }
+  state.encoded = true;
+  tensor.survivors += survivors;
+  const auto [begin, end] = layout_.SegmentsOfTensor(segment.tensor);
+  if (++tensor.segments_encoded == end - begin) {
+    // Once a step, when the whole tensor is encoded: so the order of its segments does not matter.
+    if (job_.codec == Codec::kFec && job_.fec_auto) {
+      tensor.steering.Observe(tensor.survivors, job_.tensors[segment.tensor].num_elems);
+    }
+    tensor.segments_encoded = 0;
+    tensor.survivors = 0;
+  }
+  const int64_t end_ns = NowNs();
+  stats_.encode_ns += end_ns - begin_ns;
+  stats_.push_bytes += state.encoded_bytes;
+  stats_.push_raw_bytes += segment.RawBytes();
+  stats_.push_survivors += survivors;
+  stats_.push_elems += segment.num_elems;
+  if (track_ != nullptr) {
+    track_->Add({"encode", begin_ns, end_ns, int32_t(uint8_t(state.clock)), int32_t(segment.layer), int32_t(index)});
+  }
+  return {};
+}
+
+}  // namespace gradlane
