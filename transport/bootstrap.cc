@@ -110,7 +110,8 @@ Result<void> CheckOptions(const BootstrapOptions& options) {
   for (const auto& [name, value] : options.agreed) {
     bytes += 8 + name.size() + value.size();
     if (name.size() > kMaxNameBytes || value.size() > kMaxValueBytes)
-      return Fail(ErrorCode::kInvalidArgument, "the option '" + Printable(name, kMaxNameBytes) + "' is too long to agree on");
+      return Fail(ErrorCode::kInvalidArgument,
+                  "the option '" + Printable(name, kMaxNameBytes) + "' is too long to agree on");
   }
   if (options.agreed.size() > kMaxAgreed || bytes > kMaxJoinBytes)
     return Fail(ErrorCode::kInvalidArgument, "there are too many options to agree on");

@@ -128,8 +128,9 @@ Result<std::optional<Channel::Event>> Channel::Advance() {
     }
     const Mac expected = FrameMac(receive_key_, receive_sequence_++, header_bytes, body);
     if (sodium_memcmp(expected.data(), input.data() + kFrameHeaderBytes + body.size(), kMacBytes) != 0) {
-      return Fail(ErrorCode::kMalformed,
-                  "a bootstrap frame with a wrong authentication code: it was altered, replayed or reordered on the way");
+      return Fail(
+          ErrorCode::kMalformed,
+          "a bootstrap frame with a wrong authentication code: it was altered, replayed or reordered on the way");
     }
     return std::optional<Event>(Event{EventKind::kMessage, header.type, std::string(body)});
   }
@@ -206,7 +207,8 @@ void Channel::Send(FrameType type, std::shared_ptr<const std::string> body) {
   CHECK(state_ == State::kOpen || state_ == State::kBroken);
   if (state_ == State::kBroken) return;
   CHECK(body->size() <= MaxBodyBytes(type));
-  OutFrame frame{.header = EncodeHeader({type, static_cast<uint32_t>(body->size())}), .body = std::move(body), .mac = {}};
+  OutFrame frame{
+      .header = EncodeHeader({type, static_cast<uint32_t>(body->size())}), .body = std::move(body), .mac = {}};
   frame.mac = FrameMac(send_key_, send_sequence_++, {frame.header.data(), frame.header.size()}, *frame.body);
   frame.mac_bytes = kMacBytes;
   output_.push_back(std::move(frame));

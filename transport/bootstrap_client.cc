@@ -54,14 +54,14 @@ class ClientEngine final : public BootstrapEngine {
     connection.phase = Connection::Phase::kMember;
     connection.member = host.member;
     progress_ = Progress::kAdmitted;
-    connection.channel.Send(
-        FrameType::kJoin,
-        EncodeJoin({members_, static_cast<uint32_t>(options_.peer_timeout_ms), options_.agreed}));
+    connection.channel.Send(FrameType::kJoin,
+                            EncodeJoin({members_, static_cast<uint32_t>(options_.peer_timeout_ms), options_.agreed}));
   }
 
   void OnMessage(Connection& connection, FrameType type, std::string&& body) override {
     switch (type) {
-      case FrameType::kHeartbeat: return;
+      case FrameType::kHeartbeat:
+        return;
       case FrameType::kWaiting: {
         auto message = ParseWaiting(body);
         if (!message) return OnBadBytes(connection, message.error());
@@ -97,7 +97,8 @@ class ClientEngine final : public BootstrapEngine {
         told_ = true;
         return Fail(*error);
       }
-      default: return OnBadBytes(connection, OutOfTurn());
+      default:
+        return OnBadBytes(connection, OutOfTurn());
     }
   }
 

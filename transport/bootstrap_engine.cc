@@ -55,12 +55,18 @@ void BootstrapEngine::Run() {
 void BootstrapEngine::HandleCommands() {
   for (BootstrapCommand& command : state_->TakeCommands()) {
     switch (command.kind) {
-      case BootstrapCommand::Kind::kGather: SendGather(command.body); break;
-      case BootstrapCommand::Kind::kLeave: SendLeave(); break;
+      case BootstrapCommand::Kind::kGather:
+        SendGather(command.body);
+        break;
+      case BootstrapCommand::Kind::kLeave:
+        SendLeave();
+        break;
       case BootstrapCommand::Kind::kAbort:
         if (!std::exchange(announced_, true)) Announce(command.error);
         break;
-      case BootstrapCommand::Kind::kFlush: flush_ticket_ = std::max(flush_ticket_, command.ticket); break;
+      case BootstrapCommand::Kind::kFlush:
+        flush_ticket_ = std::max(flush_ticket_, command.ticket);
+        break;
       case BootstrapCommand::Kind::kStop:
         stopping_ = true;
         finish_ms_ = std::max(finish_ms_, now_ms_ + kFinishMs);
@@ -82,8 +88,8 @@ void BootstrapEngine::PollOnce() {
     const bool writes = connecting || (connection->channel.HasOutput() && !connection->send_broken);
     const bool reads = !connecting && !connection->ended;
     const bool any = writes || reads;
-    polled.push_back({any ? connection->fd.get() : -1,
-                      static_cast<short>((reads ? POLLIN : 0) | (writes ? POLLOUT : 0)), 0});
+    polled.push_back(
+        {any ? connection->fd.get() : -1, static_cast<short>((reads ? POLLIN : 0) | (writes ? POLLOUT : 0)), 0});
   }
   int64_t timeout = kTickMs;
   if (joined_) timeout = std::clamp<int64_t>(heartbeat_ms_ / 2, 1, kTickMs);
@@ -144,8 +150,10 @@ void BootstrapEngine::Read(Connection& connection) {
     if (bytes <= 0) {
       connection.ended = true;
       connection.end_errno = bytes < 0 ? errno : 0;
-      if (connection.phase == Connection::Phase::kClosing) Close(connection);
-      else OnEnd(connection);
+      if (connection.phase == Connection::Phase::kClosing)
+        Close(connection);
+      else
+        OnEnd(connection);
       return;
     }
     connection.heard_ms = now_ms_;
@@ -158,8 +166,10 @@ void BootstrapEngine::Read(Connection& connection) {
         break;
       }
       if (!*event) break;
-      if ((*event)->kind == Channel::EventKind::kAuthenticated) OnAuthenticated(connection);
-      else OnMessage(connection, (*event)->type, std::move((*event)->body));
+      if ((*event)->kind == Channel::EventKind::kAuthenticated)
+        OnAuthenticated(connection);
+      else
+        OnMessage(connection, (*event)->type, std::move((*event)->body));
     }
     if (connection.phase == Connection::Phase::kClosed) return;
   }
@@ -212,7 +222,8 @@ void BootstrapEngine::CheckTime(const std::vector<bool>& had_input) {
                                                  ": it hangs, is stopped, or cannot be reached any more"});
         }
         break;
-      case Connection::Phase::kClosed: break;
+      case Connection::Phase::kClosed:
+        break;
     }
   }
   if (joined_ && now_ms_ >= next_heartbeat_ms_) {
@@ -253,7 +264,8 @@ void BootstrapEngine::Fail(const Error& error) {
 }
 
 std::string BootstrapEngine::EndedSentence(const Connection& connection, Member member) const {
-  const std::string why = connection.end_errno == 0 ? "" : std::string(" (") + std::strerror(connection.end_errno) + ")";
+  const std::string why =
+      connection.end_errno == 0 ? "" : std::string(" (") + std::strerror(connection.end_errno) + ")";
   return ToString(member) + " died: its connection to " + ToString(self_) + " ended without a goodbye" + why;
 }
 

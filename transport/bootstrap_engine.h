@@ -81,9 +81,9 @@ class BootstrapEngine {
   BootstrapState* const state_;
   Fd listener_;  // host only
   std::vector<std::unique_ptr<Connection>> connections_;
-  bool joined_ = false;        // the whole job is there: heartbeats run, silence counts
-  int64_t heartbeat_ms_ = 0;   // from WELCOME on
-  int64_t now_ms_ = 0;         // of this round
+  bool joined_ = false;       // the whole job is there: heartbeats run, silence counts
+  int64_t heartbeat_ms_ = 0;  // from WELCOME on
+  int64_t now_ms_ = 0;        // of this round
   int64_t start_ms_ = 0;
   int64_t accept_again_ms_ = 0;
 

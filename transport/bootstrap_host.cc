@@ -1,5 +1,5 @@
-// The host's side of the bootstrap: takes connections, lets in who knows the secret and fits, relays blobs and farewells
-// between the ranks, and tells everybody of the first failure.
+// The host's side of the bootstrap: takes connections, lets in who knows the secret and fits, relays blobs and
+// farewells between the ranks, and tells everybody of the first failure.
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
@@ -9,8 +9,8 @@
 namespace gradlane {
 namespace {
 
-constexpr size_t kMaxStrangers = 64;   // connections that have not proved themselves yet
-constexpr int64_t kLingerMs = 5'000;   // most time to tell late ranks why the job could not start
+constexpr size_t kMaxStrangers = 64;  // connections that have not proved themselves yet
+constexpr int64_t kLingerMs = 5'000;  // most time to tell late ranks why the job could not start
 
 class HostEngine final : public BootstrapEngine {
  public:
@@ -36,7 +36,8 @@ class HostEngine final : public BootstrapEngine {
   void OnAuthenticated(Connection& connection) override {
     const HelloMessage& peer = *connection.channel.peer();
     if (peer.version == kBootstrapVersion) return;
-    // The other side has both numbers and makes the same sentence; what comes after the handshake may not be understood.
+    // The other side has both numbers and makes the same sentence; what comes after the handshake may not be
+    // understood.
     SetTold(peer.member);
     Condemn(connection);
     FailJoin(VersionMismatch(peer.member, peer.version, self_, kBootstrapVersion));
@@ -45,13 +46,16 @@ class HostEngine final : public BootstrapEngine {
   void OnMessage(Connection& connection, FrameType type, std::string&& body) override {
     if (connection.phase == Connection::Phase::kHandshake) {
       if (type != FrameType::kJoin) return Close(connection);
-      if (auto join = ParseJoin(body)) OnJoin(connection, *join);
-      else Close(connection);
+      if (auto join = ParseJoin(body))
+        OnJoin(connection, *join);
+      else
+        Close(connection);
       return;
     }
     const uint32_t index = members_.IndexOf(connection.member);
     switch (type) {
-      case FrameType::kHeartbeat: return;
+      case FrameType::kHeartbeat:
+        return;
       case FrameType::kGather: {
         auto message = ParseGather(body);
         if (!message) return OnBadBytes(connection, message.error());
@@ -76,7 +80,8 @@ class HostEngine final : public BootstrapEngine {
         if (!error) return OnBadBytes(connection, error.error());
         return Fail(*error);
       }
-      default: return OnBadBytes(connection, OutOfTurn());
+      default:
+        return OnBadBytes(connection, OutOfTurn());
     }
   }
 
@@ -150,8 +155,7 @@ class HostEngine final : public BootstrapEngine {
   void Complete() {
     joined_ = true;
     heartbeat_ms_ = std::max<int64_t>(table_.MinPeerTimeoutMs() / 4, 1);
-    const auto welcome =
-        std::make_shared<const std::string>(EncodeWelcome({static_cast<uint32_t>(heartbeat_ms_)}));
+    const auto welcome = std::make_shared<const std::string>(EncodeWelcome({static_cast<uint32_t>(heartbeat_ms_)}));
     for (auto& connection : connections_) {
       if (connection->phase != Connection::Phase::kMember) continue;
       connection->channel.Send(FrameType::kWelcome, welcome);
@@ -186,7 +190,8 @@ class HostEngine final : public BootstrapEngine {
     size_t strangers = 0;
     Connection* oldest = nullptr;
     for (auto& connection : connections_) {
-      if (connection->phase != Connection::Phase::kHandshake && connection->phase != Connection::Phase::kClosing) continue;
+      if (connection->phase != Connection::Phase::kHandshake && connection->phase != Connection::Phase::kClosing)
+        continue;
       ++strangers;
       if (oldest == nullptr) oldest = connection.get();
     }
@@ -196,7 +201,7 @@ class HostEngine final : public BootstrapEngine {
   static Error OutOfTurn() { return Error{ErrorCode::kMalformed, "a bootstrap message out of turn"}; }
 
   JoinTable table_;
-  std::vector<bool> told_;  // by member index: ABORT is on its way there
+  std::vector<bool> told_;                         // by member index: ABORT is on its way there
   std::shared_ptr<const std::string> abort_body_;  // once the job has failed; shared by all connections
   int64_t linger_until_ms_ = 0;
   uint64_t num_rejected_ = 0;

@@ -31,9 +31,9 @@ JoinTable::JoinTable(Member host, const JoinMessage& join, std::string address)
 
 Result<void> JoinTable::Add(Member member, const JoinMessage& join, const std::string& address) {
   if (join.members != members_) {
-    return Fail(ErrorCode::kMismatch,
-                ToString(member) + " was started with " + Counts(join.members) + " but " + ToString(host_) + " with " +
-                    Counts(members_) + ": start every rank with the same --workers and --servers");
+    return Fail(ErrorCode::kMismatch, ToString(member) + " was started with " + Counts(join.members) + " but " +
+                                          ToString(host_) + " with " + Counts(members_) +
+                                          ": start every rank with the same --workers and --servers");
   }
   if (auto sentence = RankOutOfRange(member, members_)) return Fail(ErrorCode::kMismatch, *sentence);
   std::optional<Present>& slot = present_[members_.IndexOf(member)];
@@ -98,7 +98,8 @@ Error JoinTable::Timeout(int join_timeout_ms) const {
                          present_[members_.IndexOf(host_)]->address + " within " + Seconds(join_timeout_ms);
   bool wrong_secret = false;
   for (const Rejected& rejected : rejected_) {
-    const bool is_missing = !RankOutOfRange(rejected.claimed, members_) && !present_[members_.IndexOf(rejected.claimed)];
+    const bool is_missing =
+        !RankOutOfRange(rejected.claimed, members_) && !present_[members_.IndexOf(rejected.claimed)];
     wrong_secret |= is_missing;
     sentence += "; a process at " + rejected.address + " that says it is " + ToString(rejected.claimed) +
                 " was rejected because its secret is not the job's";
@@ -111,7 +112,8 @@ Error JoinTable::Timeout(int join_timeout_ms) const {
 Error VersionMismatch(Member a, uint32_t version_a, Member b, uint32_t version_b) {
   return Error{ErrorCode::kMismatch, ToString(a) + " speaks version " + std::to_string(version_a) +
                                          " of the bootstrap but " + ToString(b) + " speaks version " +
-                                         std::to_string(version_b) + ": start every rank with the same build of Gradlane"};
+                                         std::to_string(version_b) +
+                                         ": start every rank with the same build of Gradlane"};
 }
 
 std::string Seconds(int64_t ms) {

@@ -18,7 +18,8 @@ class JoinTable {
   // The host itself is there from the start. `address`: where it listens, for sentences.
   JoinTable(Member host, const JoinMessage& join, std::string address);
 
-  // A rank that has proved that it knows the secret. kMismatch: its counts, its rank or one of its options does not fit.
+  // A rank that has proved that it knows the secret. kMismatch: its counts, its rank or one of its options does not
+  // fit.
   Result<void> Add(Member member, const JoinMessage& join, const std::string& address);
 
   // A process that did not know the secret. Remembered for the sentence of Timeout.

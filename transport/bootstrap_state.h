@@ -1,5 +1,6 @@
-// What the owner of a Bootstrap and its thread share: the first failure, the blobs of the collectives, who has left, and
-// the commands from the one to the other. Every method takes the lock itself; the comments say which thread calls what.
+// What the owner of a Bootstrap and its thread share: the first failure, the blobs of the collectives, who has left,
+// and the commands from the one to the other. Every method takes the lock itself; the comments say which thread calls
+// what.
 #pragma once
 
 #include <condition_variable>

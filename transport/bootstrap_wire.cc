@@ -77,17 +77,27 @@ tl::unexpected<Error> Malformed(const char* what) {
 size_t MaxBodyBytes(FrameType type) {
   switch (type) {
     case FrameType::kHello:
-    case FrameType::kChallenge: return kHelloBytes;
+    case FrameType::kChallenge:
+      return kHelloBytes;
     case FrameType::kProof:
-    case FrameType::kAccept: return kMacBytes;
-    case FrameType::kReject: return 0;
-    case FrameType::kJoin: return kMaxJoinBytes;
-    case FrameType::kWaiting: return 4 + kMaxSentenceBytes;
-    case FrameType::kWelcome: return 4;
-    case FrameType::kGather: return 8 + 4 + 4 + kMaxNameBytes + kMaxBlobBytes;
-    case FrameType::kLeave: return 4;
-    case FrameType::kAbort: return 1 + 4 + kMaxSentenceBytes;
-    case FrameType::kHeartbeat: return 0;
+    case FrameType::kAccept:
+      return kMacBytes;
+    case FrameType::kReject:
+      return 0;
+    case FrameType::kJoin:
+      return kMaxJoinBytes;
+    case FrameType::kWaiting:
+      return 4 + kMaxSentenceBytes;
+    case FrameType::kWelcome:
+      return 4;
+    case FrameType::kGather:
+      return 8 + 4 + 4 + kMaxNameBytes + kMaxBlobBytes;
+    case FrameType::kLeave:
+      return 4;
+    case FrameType::kAbort:
+      return 1 + 4 + kMaxSentenceBytes;
+    case FrameType::kHeartbeat:
+      return 0;
   }
   return 0;
 }

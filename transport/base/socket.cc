@@ -46,13 +46,17 @@ Result<Fd> Listen(const SocketAddress& address, const std::string& name) {
   const int code = errno;
   if (code == EADDRINUSE) {
     return Fail(ErrorCode::kUnavailable,
-                "cannot listen on " + name + ", the address is in use: stop the program that listens there, or give "
-                "every rank a --rendezvous with another port", code);
+                "cannot listen on " + name +
+                    ", the address is in use: stop the program that listens there, or give "
+                    "every rank a --rendezvous with another port",
+                code);
   }
   if (code == EADDRNOTAVAIL) {
     return Fail(ErrorCode::kUnavailable,
-                "cannot listen on " + name + ", it is not an address of this machine: start this rank there, or give "
-                "every rank a --rendezvous that names this machine", code);
+                "cannot listen on " + name +
+                    ", it is not an address of this machine: start this rank there, or give "
+                    "every rank a --rendezvous that names this machine",
+                code);
   }
   return Fail(code == EACCES ? ErrorCode::kUnavailable : ErrorCode::kSystem,
               "cannot listen on " + name + ": " + std::strerror(code), code);
@@ -88,7 +92,8 @@ Result<HostPort> ParseHostPort(const std::string& text) {
     result.host = text.substr(0, colon);
     port = text.substr(colon + 1);
   }
-  if (result.host.empty() || port.empty() || port.size() > 5 || port.find_first_not_of("0123456789") != std::string::npos)
+  if (result.host.empty() || port.empty() || port.size() > 5 ||
+      port.find_first_not_of("0123456789") != std::string::npos)
     return bad();
   const int number = std::stoi(port);
   if (number < 1 || number > 65535) return bad();
@@ -123,9 +128,10 @@ Result<std::vector<SocketAddress>> Resolve(const HostPort& host_port) {
   addrinfo* list = nullptr;
   const int code = getaddrinfo(host_port.host.c_str(), std::to_string(host_port.port).c_str(), &hints, &list);
   if (code != 0) {
-    return Fail(ErrorCode::kUnavailable,
-                "cannot resolve '" + host_port.host + "' of --rendezvous " + host_port.ToString() + ": " +
-                    gai_strerror(code), code);
+    return Fail(
+        ErrorCode::kUnavailable,
+        "cannot resolve '" + host_port.host + "' of --rendezvous " + host_port.ToString() + ": " + gai_strerror(code),
+        code);
   }
   std::vector<SocketAddress> addresses;
   for (const addrinfo* at = list; at != nullptr; at = at->ai_next) {
