@@ -1,0 +1,336 @@
+// The scalar encoder: the reading version of kernels/FORMAT.md, and the oracle of faster ones.
+//
+// Two passes over the segment. The first only asks whether every value is finite, so that a NaN in the last block leaves
+// the residual of the first untouched; the second does the work, block by block, with a block's symbols on the stack.
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "kernels/bit_io.h"
+#include "kernels/check.h"
+#include "kernels/fec.h"
+#include "kernels/fec_format.h"
+#include "kernels/fec_rules.h"
+
+namespace gradlane::fec {
+namespace {
+
+using format::Codes;
+using format::Positions;
+
+constexpr size_t kWordElems = 64;
+
+struct Rule {
+  uint32_t threshold_bits;
+  uint32_t rounding_bits;
+};
+
+// What is left of one block: its survivors in order, and the sums that the sizes of the layouts follow from.
+struct Block {
+  uint32_t num_elems = 0;
+  uint32_t num_survivors = 0;
+  uint32_t max_code = 0;
+  uint32_t unary_bits = 0;
+  uint64_t present[kBlockElems / kWordElems];
+  uint16_t gap[kBlockElems];  // elements dropped between the one before and this one
+  uint8_t sign[kBlockElems];
+  uint8_t code[kBlockElems];
+};
+
+// How a block is written.
+struct Plan {
+  enum class Form : uint8_t { kEmpty, kTiny, kBody } form = Form::kEmpty;
+  uint8_t kind = 0;         // of kBody
+  uint32_t body_bytes = 0;
+  uint32_t gap_shift = 0;   // of kTiny and of the sparse kinds
+};
+
+bool AllFinite(std::span<const float> grad, std::span<const float> residual) {
+  constexpr int32_t kLargestFinite = static_cast<int32_t>(rules::kInfinityBits) - 1;
+  int32_t negative_if_not = 0;
+  auto look = [&negative_if_not](float value) {
+    negative_if_not |= kLargestFinite - static_cast<int32_t>(std::bit_cast<uint32_t>(value) & rules::kMagnitudeBits);
+  };
+  if (residual.empty()) {
+    for (size_t i = 0; i < grad.size(); ++i) look(grad[i]);
+  } else {
+    for (size_t i = 0; i < grad.size(); ++i) look(grad[i] + residual[i]);
+  }
+  return negative_if_not >= 0;
+}
+
+// Bit i: value i survives. values: (64,).
+uint64_t SurvivorMask(const float* values, uint32_t threshold_bits) {
+  uint8_t survives[kWordElems];
+  for (size_t i = 0; i < kWordElems; ++i) {
+    const auto magnitude = static_cast<int32_t>(std::bit_cast<uint32_t>(values[i]) & rules::kMagnitudeBits);
+    survives[i] = magnitude >= static_cast<int32_t>(threshold_bits);
+  }
+  uint64_t mask = 0;
+  for (size_t i = 0; i < kWordElems; i += 8) {
+    uint64_t eight;
+    std::memcpy(&eight, survives + i, sizeof(eight));
+    mask |= (eight * 0x0102040810204080u >> 56) << i;  // byte j, 0 or 1, to bit j
+  }
+  return mask;
+}
+
+// grad: the block's. residual: the block's, or null; receives what is not sent.
+void CollectSurvivors(const float* grad, float* residual, const Rule& rule, Block& block) {
+  block.num_survivors = 0;
+  block.max_code = 0;
+  block.unary_bits = 0;
+  uint32_t next = 0;  // the first element after the last survivor
+  for (uint32_t base = 0; base < block.num_elems; base += kWordElems) {
+    const uint32_t num_elems = std::min<uint32_t>(kWordElems, block.num_elems - base);
+    const float* values = grad + base;
+    if (residual != nullptr) {
+      float* sums = residual + base;
+      for (uint32_t i = 0; i < num_elems; ++i) sums[i] += grad[base + i];
+      values = sums;
+    }
+    float padded[kWordElems];
+    if (num_elems < kWordElems) {
+      std::fill(std::copy(values, values + num_elems, padded), padded + kWordElems, 0.0f);
+      values = padded;
+    }
+    uint64_t mask = SurvivorMask(values, rule.threshold_bits);
+    block.present[base / kWordElems] = mask;
+    for (; mask != 0; mask &= mask - 1) {
+      const uint32_t i = static_cast<uint32_t>(std::countr_zero(mask));
+      const float value = values[i];
+      const uint32_t bits = std::bit_cast<uint32_t>(value);
+      const uint32_t code = rules::Code(bits, rule.threshold_bits, rule.rounding_bits);
+      const uint32_t sign = rules::Sign(bits);
+      const uint32_t slot = block.num_survivors++;
+      block.gap[slot] = static_cast<uint16_t>(base + i - next);
+      block.sign[slot] = static_cast<uint8_t>(sign);
+      block.code[slot] = static_cast<uint8_t>(code);
+      block.max_code = std::max(block.max_code, code);
+      block.unary_bits += std::min(code + 1, kMaxCode);
+      next = base + i + 1;
+      if (residual != nullptr) {
+        residual[base + i] = value - std::bit_cast<float>(rules::DecodedBits(sign, code, rule.threshold_bits));
+      }
+    }
+  }
+}
+
+uint32_t GapNibbles(uint32_t gap) { return gap < 8 ? 1 : (static_cast<uint32_t>(std::bit_width(gap)) + 2) / 3; }
+
+uint32_t RunsBytes(const Block& block) {
+  uint32_t nibbles = block.num_survivors;
+  for (uint32_t i = 0; i < block.num_survivors; ++i) nibbles += GapNibbles(block.gap[i]);
+  return format::CountBytes(block.num_survivors) + format::BitsToBytes(block.num_survivors + 4 * nibbles);
+}
+
+Codes SmallestCodes(const Block& block, uint32_t& bits) {
+  if (block.max_code == 0) {
+    bits = 0;
+    return Codes::kZero;
+  }
+  bits = std::min(block.unary_bits, 4 * block.num_survivors);
+  return bits == block.unary_bits ? Codes::kUnary : Codes::kNibble;
+}
+
+// The fewest bytes, directory entry included; of equals the first in this order: tiny, bitmap, sparse, runs.
+Plan ChoosePlan(const Block& block, Layout layout) {
+  using enum Plan::Form;
+  const uint32_t num_elems = block.num_elems, num_survivors = block.num_survivors;
+  if (num_survivors == 0) return {.form = kEmpty};
+  if (layout == Layout::kRuns) {
+    const uint32_t runs_bytes = RunsBytes(block);
+    if (runs_bytes <= format::LargestBodyBytes(num_elems)) {
+      return {.form = kBody, .kind = format::kRunsKind, .body_bytes = runs_bytes};
+    }
+  }
+  uint32_t code_bits;
+  const auto codes = static_cast<uint8_t>(SmallestCodes(block, code_bits));
+  Plan best = {.form = kBody,
+               .kind = static_cast<uint8_t>(static_cast<uint8_t>(Positions::kBitmap) | codes),
+               .body_bytes = format::BitsToBytes(num_elems + num_survivors + code_bits)};
+
+  const uint32_t shift = format::GapShift(num_elems, num_survivors);
+  uint32_t sparse_bits = num_survivors * (shift + 2) + code_bits;
+  for (uint32_t i = 0; i < num_survivors; ++i) sparse_bits += block.gap[i] >> shift;
+  const uint32_t sparse_bytes = format::CountBytes(num_survivors) + format::BitsToBytes(sparse_bits);
+  if (sparse_bytes < best.body_bytes) {
+    best = {.form = kBody,
+            .kind = static_cast<uint8_t>(static_cast<uint8_t>(Positions::kSparse) | codes),
+            .body_bytes = sparse_bytes,
+            .gap_shift = shift};
+  }
+  const uint32_t fewest_runs_bytes = format::CountBytes(num_survivors) + format::BitsToBytes(9 * num_survivors);
+  if (fewest_runs_bytes < best.body_bytes) {
+    const uint32_t runs_bytes = RunsBytes(block);
+    if (runs_bytes < best.body_bytes) best = {.form = kBody, .kind = format::kRunsKind, .body_bytes = runs_bytes};
+  }
+  if (num_survivors <= format::kMaxTinySurvivors && block.max_code == 0) {
+    const uint32_t tiny_bytes = format::BitsToBytes(format::TinyBits(num_elems, num_survivors));
+    if (1 + tiny_bytes <= 2 + best.body_bytes) best = {.form = kTiny, .body_bytes = tiny_bytes, .gap_shift = shift};
+  }
+  return best;
+}
+
+uint8_t* PutCount(uint32_t num_survivors, uint8_t* out) {
+  const uint32_t value = num_survivors - 1;
+  if (value < 128) {
+    *out++ = static_cast<uint8_t>(value);
+  } else {
+    *out++ = static_cast<uint8_t>(value | 0x80);
+    *out++ = static_cast<uint8_t>(value >> 7);
+  }
+  return out;
+}
+
+void PutSparsePositions(const Block& block, uint32_t shift, BitWriter& writer) {
+  const uint32_t low_mask = (1u << shift) - 1;
+  for (uint32_t i = 0; i < block.num_survivors; ++i) {
+    writer.Put((block.gap[i] & low_mask) | (static_cast<uint32_t>(block.sign[i]) << shift), shift + 1);
+  }
+  for (uint32_t i = 0; i < block.num_survivors; ++i) writer.PutUnary(block.gap[i] >> shift);
+}
+
+void PutSigns(const Block& block, BitWriter& writer) {
+  for (uint32_t i = 0; i < block.num_survivors; ++i) writer.Put(block.sign[i], 1);
+}
+
+void PutBitmap(const Block& block, BitWriter& writer) {
+  for (uint32_t base = 0; base < block.num_elems; base += 32) {
+    const uint64_t word = block.present[base / kWordElems] >> (base % kWordElems);
+    writer.Put(static_cast<uint32_t>(word), std::min<uint32_t>(32, block.num_elems - base));
+  }
+}
+
+// Plane j holds a bit for each survivor whose code is at least j - 1: whether it is at least j.
+void PutCodePlanes(Block& block, BitWriter& writer) {
+  uint32_t num_members = block.num_survivors;
+  for (uint32_t plane = 1; plane <= kMaxCode && num_members > 0; ++plane) {
+    uint32_t num_kept = 0;
+    for (uint32_t i = 0; i < num_members; ++i) {
+      const uint8_t code = block.code[i];
+      const bool reaches = code >= plane;
+      writer.Put(reaches, 1);
+      block.code[num_kept] = code;
+      num_kept += reaches;
+    }
+    num_members = num_kept;
+  }
+}
+
+void PutCodes(Block& block, Codes codes, BitWriter& writer) {
+  if (codes == Codes::kUnary) PutCodePlanes(block, writer);
+  if (codes == Codes::kNibble) {
+    for (uint32_t i = 0; i < block.num_survivors; ++i) writer.Put(block.code[i], 4);
+  }
+}
+
+void PutRuns(const Block& block, BitWriter& writer) {
+  PutSigns(block, writer);
+  for (uint32_t i = 0; i < block.num_survivors; ++i) {
+    uint32_t gap = block.gap[i];
+    for (; gap >= 8; gap >>= 3) writer.Put((gap & 7) | 8, 4);
+    writer.Put(gap, 4);
+    writer.Put(block.code[i], 4);
+  }
+}
+
+// Uses up block.code. Returns the body's end.
+uint8_t* WriteBody(Block& block, const Plan& plan, uint8_t* out) {
+  if (plan.form == Plan::Form::kTiny) {
+    uint8_t* const end = out + plan.body_bytes;
+    BitWriter writer(out);
+    PutSparsePositions(block, plan.gap_shift, writer);
+    std::fill(writer.Finish(), end, uint8_t{0});
+    return end;
+  }
+  const bool bitmap = plan.kind & static_cast<uint8_t>(Positions::kBitmap);
+  if (!bitmap) out = PutCount(block.num_survivors, out);
+  BitWriter writer(out);
+  if (plan.kind == format::kRunsKind) {
+    PutRuns(block, writer);
+    return writer.Finish();
+  }
+  if (bitmap) {
+    PutBitmap(block, writer);
+    PutSigns(block, writer);
+  } else {
+    PutSparsePositions(block, plan.gap_shift, writer);
+  }
+  PutCodes(block, static_cast<Codes>(plan.kind & 3), writer);
+  return writer.Finish();
+}
+
+// Appends directory entries; joins empty blocks.
+class DirectoryWriter {
+ public:
+  explicit DirectoryWriter(uint8_t* out) : out_(out) {}
+
+  void Add(const Plan& plan, uint32_t num_survivors) {
+    if (plan.form == Plan::Form::kEmpty) {
+      if (++empty_run_ == format::kMaxEmptyRun) FlushEmptyRun();
+      return;
+    }
+    FlushEmptyRun();
+    if (plan.form == Plan::Form::kTiny) {
+      *out_++ = static_cast<uint8_t>(format::kTinyTag + num_survivors - 1);
+    } else {
+      *out_++ = static_cast<uint8_t>(format::kBodyTag | plan.kind << 4 | plan.body_bytes >> 8);
+      *out_++ = static_cast<uint8_t>(plan.body_bytes);
+    }
+  }
+
+  uint8_t* Finish() {
+    FlushEmptyRun();
+    return out_;
+  }
+
+ private:
+  void FlushEmptyRun() {
+    if (empty_run_ > 0) *out_++ = static_cast<uint8_t>(empty_run_ - 1);
+    empty_run_ = 0;
+  }
+
+  uint8_t* out_;
+  size_t empty_run_ = 0;
+};
+
+}  // namespace
+
+EncodeStats Encode(std::span<const float> grad, std::span<float> residual, const Params& params,
+                   std::span<std::byte> dst) {
+  GRADLANE_KERNELS_CHECK(rules::ValidThreshold(params.threshold_exponent));
+  GRADLANE_KERNELS_CHECK(residual.empty() || residual.size() == grad.size());
+  GRADLANE_KERNELS_CHECK(dst.size() >= Bound(grad.size()));
+  EncodeStats stats;
+  stats.finite = AllFinite(grad, residual);
+  if (!stats.finite) return stats;
+
+  const Rule rule = {.threshold_bits = rules::ThresholdBits(params.threshold_exponent),
+                     .rounding_bits = rules::RoundingBits(params.rounding == Rounding::kNearest)};
+  auto* const begin = reinterpret_cast<uint8_t*>(dst.data());
+  begin[0] = format::kVersionByte;
+  begin[1] = static_cast<uint8_t>(static_cast<int8_t>(params.threshold_exponent));
+
+  // Bodies are written behind room for the longest directory, and moved up to it when it turned out shorter.
+  const size_t num_blocks = (grad.size() + kBlockElems - 1) / kBlockElems;
+  DirectoryWriter directory(begin + format::kSegmentHeaderBytes);
+  uint8_t* const bodies = begin + format::kSegmentHeaderBytes + num_blocks * format::kMaxEntryBytes;
+  uint8_t* out = bodies;
+  Block block;
+  for (size_t first = 0; first < grad.size(); first += kBlockElems) {
+    block.num_elems = static_cast<uint32_t>(std::min(kBlockElems, grad.size() - first));
+    CollectSurvivors(grad.data() + first, residual.empty() ? nullptr : residual.data() + first, rule, block);
+    const Plan plan = ChoosePlan(block, params.layout);
+    directory.Add(plan, block.num_survivors);
+    if (plan.form != Plan::Form::kEmpty) out = WriteBody(block, plan, out);
+    stats.survivors += block.num_survivors;
+  }
+  uint8_t* const directory_end = directory.Finish();
+  const size_t body_bytes = static_cast<size_t>(out - bodies);
+  if (directory_end != bodies && body_bytes > 0) std::memmove(directory_end, bodies, body_bytes);
+  stats.bytes = static_cast<size_t>(directory_end - begin) + body_bytes;
+  return stats;
+}
+
+}  // namespace gradlane::fec
