@@ -1,0 +1,31 @@
+// Opens the fabric that the user named, or the best there is, and connects it to every peer. Called once by each rank's
+// main function, before its communication thread runs.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "transport/bootstrap.h"
+#include "transport/fabric.h"
+#include "transport/loopback_fabric.h"
+
+namespace gradlane {
+
+struct FabricChoice {
+  std::string name = "auto";    // auto, ucx, verbs, loopback
+  LoopbackHub* hub = nullptr;   // set where the ranks are threads of this process
+  std::string ucx_transports;   // as UCX_TLS; empty: what UCX finds best
+};
+
+struct OpenedFabric {
+  std::unique_ptr<Fabric> fabric;
+  std::string reason;  // for the start-up report: what was chosen, why, and why not the others
+};
+
+// kUnavailable: asked for by name and not there. max_put_bytes: the largest put.
+Result<OpenedFabric> OpenFabric(const FabricChoice& choice, PeerId self, size_t max_put_bytes);
+
+// Collective: exchanges addresses through the bootstrap and connects. Only workers and servers talk to one another.
+Result<void> ConnectFabric(Fabric& fabric, Bootstrap& bootstrap, Membership members, Member self, int timeout_ms);
+
+}  // namespace gradlane
