@@ -78,7 +78,8 @@ class HostEngine final : public BootstrapEngine {
       case FrameType::kAbort: {
         const auto error = ParseAbort(body);
         if (!error) return OnBadBytes(connection, error.error());
-        return Fail(*error);
+        if (joined_) return Fail(*error);
+        return FailJoin(Error{error->code, ToString(connection.member) + " gave up: " + error->message});
       }
       default:
         return OnBadBytes(connection, OutOfTurn());
