@@ -1,0 +1,112 @@
+#include "trainer/report.h"
+
+#include <algorithm>
+#include <cstdio>
+
+namespace gradlane {
+namespace {
+
+constexpr double kSeconds = 1e-9;
+
+nlohmann::json Ratio(double over, double under) {
+  return under > 0 ? nlohmann::json(over / under) : nlohmann::json();
+}
+
+// "136.2x smaller", "as they are", "nothing sent".
+std::string RatioText(uint64_t raw_bytes, uint64_t bytes) {
+  if (bytes == 0) return "nothing sent";
+  char text[64];
+  std::snprintf(text, sizeof text, "%.1fx smaller (%.2f MB for %.2f MB)", double(raw_bytes) / double(bytes),
+                double(bytes) * 1e-6, double(raw_bytes) * 1e-6);
+  return text;
+}
+
+}  // namespace
+
+std::string ToText(const StartupReport& report) {
+  size_t width = 0;
+  for (const StartupLine& line : report) width = std::max(width, line.what.size());
+  std::string text;
+  for (const StartupLine& line : report) {
+    text += "  " + line.what + std::string(width - line.what.size() + 2, ' ') + line.text + "\n";
+  }
+  return text;
+}
+
+nlohmann::json ToJson(const StoreStats& s) {
+  return {{"push_bytes", s.push_bytes},         {"push_raw_bytes", s.push_raw_bytes},
+          {"reply_bytes", s.reply_bytes},       {"reply_raw_bytes", s.reply_raw_bytes},
+          {"push_survivors", s.push_survivors}, {"push_elems", s.push_elems},
+          {"preemptions", s.preemptions},       {"encode_ns", s.encode_ns},
+          {"decode_ns", s.decode_ns},           {"exposed_ns", s.exposed_ns}};
+}
+
+StoreStats SumOf(const std::vector<nlohmann::json>& stats_by_worker) {
+  StoreStats sum;
+  for (const nlohmann::json& s : stats_by_worker) {
+    sum.push_bytes += s.value("push_bytes", uint64_t{0});
+    sum.push_raw_bytes += s.value("push_raw_bytes", uint64_t{0});
+    sum.reply_bytes += s.value("reply_bytes", uint64_t{0});
+    sum.reply_raw_bytes += s.value("reply_raw_bytes", uint64_t{0});
+    sum.push_survivors += s.value("push_survivors", uint64_t{0});
+    sum.push_elems += s.value("push_elems", uint64_t{0});
+    sum.preemptions += s.value("preemptions", uint64_t{0});
+    sum.encode_ns += s.value("encode_ns", int64_t{0});
+    sum.decode_ns += s.value("decode_ns", int64_t{0});
+    sum.exposed_ns += s.value("exposed_ns", int64_t{0});
+  }
+  return sum;
+}
+
+nlohmann::json ToJson(const RunResults& r, const Options& options, const StartupReport& startup) {
+  nlohmann::json lines = nlohmann::json::object();
+  for (const StartupLine& line : startup) lines[line.what] = line.text;
+  const double wall_s = double(r.train.wall_ns) * kSeconds;
+  return {{"test_accuracy", r.test.accuracy},
+          {"test_loss", r.test.loss},
+          {"train_loss", r.train.train_loss},
+          {"steps", r.steps},
+          {"images_per_s", wall_s > 0 ? double(r.images) / wall_s : 0.0},
+          {"wall_s", wall_s},
+          {"compute_s", double(r.train.compute_ns) * kSeconds},
+          {"exposed_comm_s", double(r.train.exposed_comm_ns) * kSeconds},
+          {"data_wait_s", double(r.train.data_wait_ns) * kSeconds},
+          {"encode_s", double(r.store.encode_ns) * kSeconds},
+          {"decode_s", double(r.store.decode_ns) * kSeconds},
+          {"server_aggregate_s", r.server_aggregate_s},
+          {"server_encode_s", r.server_encode_s},
+          {"push_bytes", r.store.push_bytes},
+          {"push_raw_bytes", r.store.push_raw_bytes},
+          {"push_ratio", Ratio(double(r.store.push_raw_bytes), double(r.store.push_bytes))},
+          {"reply_bytes", r.store.reply_bytes},
+          {"reply_raw_bytes", r.store.reply_raw_bytes},
+          {"reply_ratio", Ratio(double(r.store.reply_raw_bytes), double(r.store.reply_bytes))},
+          {"fec_density", Ratio(double(r.store.push_survivors), double(r.store.push_elems))},
+          {"reply_density", Ratio(double(r.reply_survivors), double(r.reply_elems))},
+          {"preemptions", r.store.preemptions + r.server_preemptions},
+          {"parameters_sha256", r.parameters_sha256},
+          {"options", nlohmann::json::parse(ToJson(options), nullptr, false)},
+          {"startup", lines}};
+}
+
+std::string ToText(const RunResults& r) {
+  const double wall_s = double(r.train.wall_ns) * kSeconds;
+  char text[1024];
+  std::snprintf(text, sizeof text,
+                "results\n"
+                "  test accuracy   %.2f%%   (train loss %.4f, test loss %.4f)\n"
+                "  steps           %lld in %.1f s, %.0f images/s over all workers\n"
+                "  gradients       %s\n"
+                "  parameters      %s\n"
+                "  worker 0's time %.1f s computing, %.1f s waiting for the network, %.1f s waiting for data\n"
+                "  preemptions     %llu\n"
+                "  parameters      sha256 %s\n",
+                r.test.accuracy * 100, r.train.train_loss, r.test.loss, static_cast<long long>(r.steps), wall_s,
+                wall_s > 0 ? double(r.images) / wall_s : 0.0, RatioText(r.store.push_raw_bytes, r.store.push_bytes).c_str(),
+                RatioText(r.store.reply_raw_bytes, r.store.reply_bytes).c_str(), double(r.train.compute_ns) * kSeconds,
+                double(r.train.exposed_comm_ns) * kSeconds, double(r.train.data_wait_ns) * kSeconds,
+                static_cast<unsigned long long>(r.store.preemptions + r.server_preemptions), r.parameters_sha256.c_str());
+  return text;
+}
+
+}  // namespace gradlane

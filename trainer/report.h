@@ -1,0 +1,44 @@
+// What a run tells people and programs: the start-up report, and the results. Value types, filled by worker 0.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "ps/parameter_store.h"
+#include "trainer/options.h"
+#include "trainer/train.h"
+
+namespace gradlane {
+
+// One thing that was chosen, and why: {"fabric", "ucx 1.13.1: chosen by auto ..."}.
+struct StartupLine {
+  std::string what;
+  std::string text;
+};
+using StartupReport = std::vector<StartupLine>;
+
+std::string ToText(const StartupReport& report);
+
+struct RunResults {
+  TestResult test;
+  TrainResult train;
+  int64_t steps = 0;
+  int64_t images = 0;          // of all workers
+  StoreStats store;            // summed over the workers
+  uint64_t server_preemptions = 0;
+  uint64_t reply_survivors = 0;
+  uint64_t reply_elems = 0;
+  double server_aggregate_s = 0;
+  double server_encode_s = 0;
+  std::string parameters_sha256;
+};
+
+// The contents of --json. ratios are null where nothing was sent (training without a server).
+nlohmann::json ToJson(const RunResults& results, const Options& options, const StartupReport& startup);
+std::string ToText(const RunResults& results);
+
+nlohmann::json ToJson(const StoreStats& stats);
+StoreStats SumOf(const std::vector<nlohmann::json>& stats_by_worker);
+
+}  // namespace gradlane
