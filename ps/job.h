@@ -35,18 +35,31 @@ struct LearningRate {
   int64_t warmup_steps = 0;   // linear from base / warmup_steps
   int64_t step_every = 0;     // kStep: multiplied by `gamma` every so many steps
   float gamma = 0.1f;
-  float At(int64_t step) const;  // step: 0 for the first. The same bits on every rank.
+  // step: 0 for the first. Computed in double with +, * and / alone (no libm): the same bits on every machine.
+  float At(int64_t step) const;
 };
 
+// The bounds of what follows, shared by Job::Parse and the command line.
+inline constexpr uint64_t kMinSegmentBytes = 16 << 10;  // one FEC block of 4096 fp32; segments are multiples of it
+inline constexpr uint64_t kMaxSegmentBytes = 16 << 20;
+inline constexpr uint64_t kMaxWindowBytes = uint64_t{1} << 30;
+inline constexpr int kMinFecThreshold = -126 + 15;  // all 16 exponents of a code, and 15 below, are normal floats
+inline constexpr int kMaxFecThreshold = 127 - 15;
+inline constexpr double kMinFecDensity = 1e-6;
+inline constexpr double kMinTwoBitThreshold = 1e-12;
+inline constexpr double kMaxTwoBitThreshold = 1e12;
+inline constexpr double kMaxLearningRate = 1e6;
+inline constexpr uint32_t kMaxStaleness = 1024;
+
 struct JobTensor {
-  std::string name;
+  std::string name;  // 1 to 255 letters, digits, '.', '_', '-' or '/'
   uint64_t num_elems = 0;
   uint32_t layer = 0;   // its priority: 0 is the most urgent
   bool decay = true;    // weight decay applies
 };
 
 struct Job {
-  std::vector<JobTensor> tensors;  // layers never decrease
+  std::vector<JobTensor> tensors;  // layers start at 0, never decrease and leave out no number
   uint64_t segment_bytes = 64 << 10;  // of fp32; a multiple of one FEC block
   uint64_t window_bytes = 256 << 10;  // most encoded bytes in flight per rank
 
@@ -68,7 +81,8 @@ struct Job {
   float momentum = 0.9f;
   float weight_decay = 0.0f;
 
-  // JSON text, the same on every rank. Parse checks every bound: hostile input.
+  // JSON text, the same on every rank; floats survive bit for bit. Parse checks every bound, wants every field and
+  // refuses any other: hostile input. Its errors are kMalformed and name the field.
   std::string ToJson() const;
   static Result<Job> Parse(const std::string& json);
 };
@@ -78,11 +92,13 @@ Result<Codec> ParseCodec(const std::string& text);
 Result<ReplyCodec> ParseReplyCodec(const std::string& text);
 Result<OptimizerKind> ParseOptimizer(const std::string& text);
 Result<Schedule> ParseSchedule(const std::string& text);
+Result<LrSchedule> ParseLrSchedule(const std::string& text);
 Result<Sync> ParseSync(const std::string& text);  // bsp, async, ssp:K
 const char* ToString(Codec codec);
 const char* ToString(ReplyCodec reply);
 const char* ToString(OptimizerKind optimizer);
 const char* ToString(Schedule schedule);
+const char* ToString(LrSchedule schedule);
 std::string ToString(Sync sync);
 
 }  // namespace gradlane
