@@ -16,6 +16,7 @@
 #include "trainer/launch.h"
 #include "trainer/options.h"
 #include "trainer/worker_rank.h"
+#include "transport/base/socket.h"
 
 namespace gradlane {
 namespace {
@@ -56,7 +57,9 @@ Result<void> RunServer(const Options& options, LoopbackHub* hub) {
 // Every rank a thread of this process, over the loopback fabric. The bootstrap is the same as between processes.
 Result<void> RunLocalThreads(const Options& options, const DataSplits& data) {
   const Membership members = options.members;
-  ASSIGN_OR_RETURN(LocalRendezvous rendezvous, OpenLocalRendezvous());
+  ASSIGN_OR_RETURN(Fd listener, ListenLoopback());
+  ASSIGN_OR_RETURN(const auto address, LocalAddress(listener.get()));
+  const int listen_fd = listener.Release();  // the host rank takes it over
   const std::unique_ptr<LoopbackHub> hub = LoopbackHub::Create(members.Count());
   const std::string secret = MakeSecret();
   std::mutex mutex;
@@ -69,8 +72,8 @@ Result<void> RunLocalThreads(const Options& options, const DataSplits& data) {
       own.role = self.role;
       own.rank = self.rank;
       own.secret = secret;
-      own.rendezvous = rendezvous.address;
-      own.listen_fd = i == 0 ? rendezvous.listen_fd : -1;
+      own.rendezvous = address.ToString();
+      own.listen_fd = i == 0 ? listen_fd : -1;
       const Result<void> done = self.role == Role::kServer ? RunServer(own, hub.get()) : RunWorkerRank(own, data, hub.get());
       const std::lock_guard lock(mutex);
       if (!done && !first_error) first_error = done.error();
@@ -95,7 +98,8 @@ int Main(int argc, const char* const* argv) {
     return done ? 0 : Complain(done.error(), ToString(Member{Role::kServer, options.rank}));
   }
 
-  if (options.threads == 0) {
+  const bool threads_by_default = options.threads == 0;
+  if (threads_by_default) {
     const uint32_t sharing = options.local ? options.members.num_workers : 1;
     options.threads = int(std::max(1u, std::thread::hardware_concurrency() / sharing));
   }
@@ -109,7 +113,7 @@ int Main(int argc, const char* const* argv) {
   if (options.local && options.members.num_servers > 0 && !RanksAreThreads(options)) {
     *data = {};  // each worker reads its own
     std::vector<std::string> arguments(argv + 1, argv + argc);
-    arguments.insert(arguments.end(), {"--threads", std::to_string(options.threads)});
+    if (threads_by_default) arguments.insert(arguments.end(), {"--threads", std::to_string(options.threads)});
     return RunLocalProcesses(options, arguments);
   }
   const bool threads = options.local && options.members.num_servers > 0;
