@@ -17,7 +17,10 @@ enum class Layout : uint8_t { kSmallest, kRuns };  // kRuns forces the published
 enum class Rounding : uint8_t { kNearest, kTruncate };
 
 struct Params {
-  int threshold_exponent = -7;  // |x| < 2^threshold is dropped; codes are exponents threshold .. threshold + 15
+  // |x| < 2^threshold_exponent * (1 + threshold_mantissa / 2^23) is dropped; a mantissa of 0 is the published rule. Codes
+  // are exponents, from the smallest that rounding can leave, 16 of them.
+  int threshold_exponent = -7;  // -126 .. 112; 111 at most for a mantissa above 0
+  uint32_t threshold_mantissa = 0;
   Layout layout = Layout::kSmallest;
   Rounding rounding = Rounding::kNearest;
 };
@@ -53,19 +56,23 @@ DecodeStatus Decode(std::span<const std::byte> src, std::span<float> dst);
 DecodeStatus DecodeAdd(std::span<const std::byte> src, std::span<float> dst);  // dst += decoded
 
 // Steers a tensor's threshold towards a density, judged by the density achieved (under error feedback values pile up
-// just below the threshold, so this step's histogram misleads). One object per tensor (worker) or segment (server);
-// deterministic: depends on the survivors counted only.
+// just below the threshold, so this step's histogram misleads, and a whole exponent less releases the pile: a quarter of
+// all elements at once where they walk at random. So the threshold moves in fractions of an exponent). One object per
+// tensor (worker) or segment (server); deterministic: depends on the survivors counted only.
 class DensitySteering {
  public:
   explicit DensitySteering(double target_density, int first_exponent = -7);
-  int threshold_exponent() const { return exponent_; }
-  void Observe(size_t survivors, size_t num_elems);  // once a step, after all of the tensor was encoded
+  int threshold_exponent() const;
+  uint32_t threshold_mantissa() const;
+  void ApplyTo(Params& params) const;                    // sets both
+  void Observe(size_t survivors, size_t num_elems);      // once a step, after all of the tensor was encoded
 
  private:
   double target_;
-  double smoothed_ = -1;  // density achieved, exponential average; below 0 before the first step
-  int exponent_;
-  int steps_at_exponent_ = 0;
+  double log_threshold_;    // exponent + mantissa / 2^23
+  double drift_ = 0;        // what log_threshold_ moves a step when the density is as asked
+  double smoothed_ = -1;    // density achieved over target, exponential average; below 0 before the first step
+  int steps_ = 0;           // counts the first few
 };
 
 }  // namespace gradlane::fec

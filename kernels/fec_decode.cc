@@ -28,8 +28,8 @@ struct Survivors {
 // The bytes of one block and what is being read from it. Methods return false when the block does not hold together.
 class BlockReader {
  public:
-  BlockReader(BitView body, uint32_t num_elems, uint32_t threshold_bits, Survivors& out)
-      : body_(body), num_elems_(num_elems), threshold_bits_(threshold_bits), out_(out) {}
+  BlockReader(BitView body, uint32_t num_elems, uint32_t base_bits, Survivors& out)
+      : body_(body), num_elems_(num_elems), base_bits_(base_bits), out_(out) {}
 
   bool ReadTiny(uint32_t num_survivors) {
     out_.count = num_survivors;
@@ -79,7 +79,7 @@ class BlockReader {
         const size_t position = ((one_at - gaps_at - i) << shift) + low_sum + i;
         if (position >= num_elems_) return false;
         out_.position[i] = static_cast<uint16_t>(position);
-        out_.bits[i] = rules::DecodedBits(field >> shift, 0, threshold_bits_);
+        out_.bits[i] = rules::DecodedBits(field >> shift, 0, base_bits_);
         if (++i == count) {
           at_ = one_at + 1;
           return at_ <= body_.num_bits();
@@ -110,7 +110,7 @@ class BlockReader {
       uint64_t signs = body_.Window(at_ + base);
       const uint32_t end = std::min(count, base + BitView::kWindowBits);
       for (uint32_t i = base; i < end; ++i, signs >>= 1) {
-        out_.bits[i] = rules::DecodedBits(static_cast<uint32_t>(signs & 1), 0, threshold_bits_);
+        out_.bits[i] = rules::DecodedBits(static_cast<uint32_t>(signs & 1), 0, base_bits_);
       }
     }
     at_ += count;
@@ -172,7 +172,7 @@ class BlockReader {
 
   const BitView body_;
   const uint32_t num_elems_;
-  const uint32_t threshold_bits_;
+  const uint32_t base_bits_;
   Survivors& out_;
   size_t at_ = 0;  // the next bit to read
 };
@@ -249,9 +249,9 @@ struct Add {
 template <typename Sink>
 DecodeStatus Walk(std::span<const uint8_t> src, std::span<float> dst) {
   if (src.size() < format::kSegmentHeaderBytes) return DecodeStatus::kTruncated;
-  const int threshold = static_cast<int8_t>(src[1]);
-  if (src[0] != format::kVersionByte || !rules::ValidThreshold(threshold)) return DecodeStatus::kBadVersion;
-  const uint32_t threshold_bits = rules::ThresholdBits(threshold);
+  const int base = static_cast<int8_t>(src[1]);
+  if (src[0] != format::kVersionByte || !rules::ValidBase(base)) return DecodeStatus::kBadVersion;
+  const uint32_t base_bits = rules::FloatBits(base);
 
   size_t body_at;
   if (auto status = FindBodies(src, dst.size(), body_at); status != DecodeStatus::kOk) return status;
@@ -274,7 +274,7 @@ DecodeStatus Walk(std::span<const uint8_t> src, std::span<float> dst) {
       body.data = padded;
     }
     const uint32_t num_elems = static_cast<uint32_t>(std::min(kBlockElems, dst.size() - first));
-    BlockReader reader(body, num_elems, threshold_bits, survivors);
+    BlockReader reader(body, num_elems, base_bits, survivors);
     const bool fits = entry.first < format::kBodyTag ? reader.ReadTiny(entry.first - format::kTinyTag + 1u)
                                                      : reader.ReadBody(entry.first >> 4 & 7);
     if (!fits) return DecodeStatus::kBadCount;

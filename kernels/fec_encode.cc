@@ -21,9 +21,21 @@ using format::Positions;
 constexpr size_t kWordElems = 64;
 
 struct Rule {
-  uint32_t threshold_bits;
+  uint32_t limit_bits;
   uint32_t rounding_bits;
+  uint32_t base_bits;
 };
+
+Rule MakeRule(const Params& params) {
+  GRADLANE_KERNELS_CHECK(params.threshold_exponent >= kMinBase && params.threshold_exponent <= kMaxBase);
+  GRADLANE_KERNELS_CHECK(params.threshold_mantissa <= rules::kMantissaMask);
+  Rule rule;
+  rule.limit_bits = rules::FloatBits(params.threshold_exponent, params.threshold_mantissa);
+  rule.rounding_bits = rules::RoundingBits(params.rounding == Rounding::kNearest);
+  rule.base_bits = rules::BaseBits(rule.limit_bits, rule.rounding_bits);
+  GRADLANE_KERNELS_CHECK(rule.base_bits <= rules::FloatBits(kMaxBase));
+  return rule;
+}
 
 // What is left of one block: its survivors in order, and the sums that the sizes of the layouts follow from.
 struct Block {
@@ -60,11 +72,11 @@ bool AllFinite(std::span<const float> grad, std::span<const float> residual) {
 }
 
 // Bit i: value i survives. values: (64,).
-uint64_t SurvivorMask(const float* values, uint32_t threshold_bits) {
+uint64_t SurvivorMask(const float* values, uint32_t limit_bits) {
   uint8_t survives[kWordElems];
   for (size_t i = 0; i < kWordElems; ++i) {
     const auto magnitude = static_cast<int32_t>(std::bit_cast<uint32_t>(values[i]) & rules::kMagnitudeBits);
-    survives[i] = magnitude >= static_cast<int32_t>(threshold_bits);
+    survives[i] = magnitude >= static_cast<int32_t>(limit_bits);
   }
   uint64_t mask = 0;
   for (size_t i = 0; i < kWordElems; i += 8) {
@@ -94,13 +106,13 @@ void CollectSurvivors(const float* grad, float* residual, const Rule& rule, Bloc
       std::fill(std::copy(values, values + num_elems, padded), padded + kWordElems, 0.0f);
       values = padded;
     }
-    uint64_t mask = SurvivorMask(values, rule.threshold_bits);
+    uint64_t mask = SurvivorMask(values, rule.limit_bits);
     block.present[base / kWordElems] = mask;
     for (; mask != 0; mask &= mask - 1) {
       const uint32_t i = static_cast<uint32_t>(std::countr_zero(mask));
       const float value = values[i];
       const uint32_t bits = std::bit_cast<uint32_t>(value);
-      const uint32_t code = rules::Code(bits, rule.threshold_bits, rule.rounding_bits);
+      const uint32_t code = rules::Code(bits, rule.base_bits, rule.rounding_bits);
       const uint32_t sign = rules::Sign(bits);
       const uint32_t slot = block.num_survivors++;
       block.gap[slot] = static_cast<uint16_t>(base + i - next);
@@ -110,7 +122,7 @@ void CollectSurvivors(const float* grad, float* residual, const Rule& rule, Bloc
       block.unary_bits += std::min(code + 1, kMaxCode);
       next = base + i + 1;
       if (residual != nullptr) {
-        residual[base + i] = value - std::bit_cast<float>(rules::DecodedBits(sign, code, rule.threshold_bits));
+        residual[base + i] = value - std::bit_cast<float>(rules::DecodedBits(sign, code, rule.base_bits));
       }
     }
   }
@@ -299,18 +311,16 @@ class DirectoryWriter {
 
 EncodeStats Encode(std::span<const float> grad, std::span<float> residual, const Params& params,
                    std::span<std::byte> dst) {
-  GRADLANE_KERNELS_CHECK(rules::ValidThreshold(params.threshold_exponent));
   GRADLANE_KERNELS_CHECK(residual.empty() || residual.size() == grad.size());
   GRADLANE_KERNELS_CHECK(dst.size() >= Bound(grad.size()));
+  const Rule rule = MakeRule(params);
   EncodeStats stats;
   stats.finite = AllFinite(grad, residual);
   if (!stats.finite) return stats;
 
-  const Rule rule = {.threshold_bits = rules::ThresholdBits(params.threshold_exponent),
-                     .rounding_bits = rules::RoundingBits(params.rounding == Rounding::kNearest)};
   auto* const begin = reinterpret_cast<uint8_t*>(dst.data());
   begin[0] = format::kVersionByte;
-  begin[1] = static_cast<uint8_t>(static_cast<int8_t>(params.threshold_exponent));
+  begin[1] = static_cast<uint8_t>((rule.base_bits >> rules::kMantissaBits) - 127);
 
   // Bodies are written behind room for the longest directory, and moved up to it when it turned out shorter.
   const size_t num_blocks = (grad.size() + kBlockElems - 1) / kBlockElems;

@@ -1,12 +1,15 @@
 // What FEC does to one element, as integer operations on the bits of an IEEE 754 binary32. The scalar codec, the SIMD code
 // and the device kernels share these functions or are tested byte-equal to them.
 //
-//   dropped    exponent(x) < threshold, judged before rounding: 1.99 * 2^(T-1) is dropped although 2^T is nearest to it.
-//              Zeros of either sign and denormals have the exponent field 0, and 2^T is always normal, so they are dropped.
-//              With error feedback what is dropped stays in the residual with all its bits.
-//   code       exponent(x) - threshold, after rounding, saturated at 15. What saturation cuts off stays in the residual.
+//   dropped    |x| < limit, judged before rounding: just below 2^T is dropped although 2^T is nearest to it. The limit is
+//              2^T as published, or, so that a density can be steered finely, 2^T * (1 + m / 2^23): only the encoder
+//              knows. Zeros of either sign and denormals lie below every limit. With error feedback what is dropped stays
+//              in the residual with all its bits.
 //   rounding   nearest: 1.5 * 2^e and above becomes 2^(e+1) (a tie goes away from zero). Truncate: 2^e.
-//   decoded    sign * 2^(threshold + code). Thresholds are -126 .. 112, so this is normal and finite for every code.
+//   base       the limit, rounded: the smallest magnitude that can be sent. Its exponent goes into the segment's header;
+//              it is T, or T + 1 with nearest rounding and m / 2^23 >= 0.5.
+//   code       exponent of the rounded x, less the base's, saturated at 15. What saturation cuts off stays in the residual.
+//   decoded    sign * 2^(base + code). Base exponents are -126 .. 112, so this is normal and finite for every code.
 //   finite     a value with the exponent field 255 (NaN, infinity) is never coded; see Encode.
 #pragma once
 
@@ -20,8 +23,8 @@
 
 namespace gradlane::fec {
 
-inline constexpr int kMinThreshold = -126;  // 2^T is normal
-inline constexpr int kMaxThreshold = 112;   // 2^(T + 15) is finite
+inline constexpr int kMinBase = -126;  // 2^base is normal
+inline constexpr int kMaxBase = 112;   // 2^(base + 15) is finite
 inline constexpr uint32_t kMaxCode = 15;
 
 namespace rules {
@@ -30,35 +33,38 @@ inline constexpr uint32_t kSignBit = 0x80000000u;
 inline constexpr uint32_t kMagnitudeBits = 0x7fffffffu;
 inline constexpr uint32_t kInfinityBits = 0x7f800000u;
 inline constexpr int kMantissaBits = 23;
+inline constexpr uint32_t kMantissaMask = 0x007fffffu;
 
-GRADLANE_HOST_DEVICE constexpr bool ValidThreshold(int exponent) {
-  return exponent >= kMinThreshold && exponent <= kMaxThreshold;
-}
+GRADLANE_HOST_DEVICE constexpr bool ValidBase(int exponent) { return exponent >= kMinBase && exponent <= kMaxBase; }
 
 GRADLANE_HOST_DEVICE constexpr bool IsFinite(uint32_t bits) { return (bits & kMagnitudeBits) < kInfinityBits; }
 
-// The bits of 2^threshold: what the other rules take, computed once a call.
-GRADLANE_HOST_DEVICE constexpr uint32_t ThresholdBits(int exponent) {
-  return static_cast<uint32_t>(exponent + 127) << kMantissaBits;
+// The bits of 2^exponent * (1 + mantissa / 2^23).
+GRADLANE_HOST_DEVICE constexpr uint32_t FloatBits(int exponent, uint32_t mantissa = 0) {
+  return (static_cast<uint32_t>(exponent + 127) << kMantissaBits) + mantissa;
 }
 
-// Added to the magnitude before the mantissa is cut off.
+// Added to a magnitude before its mantissa is cut off.
 GRADLANE_HOST_DEVICE constexpr uint32_t RoundingBits(bool nearest) { return nearest ? 0x00400000u : 0u; }
 
-GRADLANE_HOST_DEVICE constexpr bool Survives(uint32_t bits, uint32_t threshold_bits) {
-  return (bits & kMagnitudeBits) >= threshold_bits;
+GRADLANE_HOST_DEVICE constexpr uint32_t BaseBits(uint32_t limit_bits, uint32_t rounding_bits) {
+  return (limit_bits + rounding_bits) & ~kMantissaMask;
+}
+
+GRADLANE_HOST_DEVICE constexpr bool Survives(uint32_t bits, uint32_t limit_bits) {
+  return (bits & kMagnitudeBits) >= limit_bits;
 }
 
 // Of a survivor: 0 .. 15.
-GRADLANE_HOST_DEVICE constexpr uint32_t Code(uint32_t bits, uint32_t threshold_bits, uint32_t rounding_bits) {
-  const uint32_t code = ((bits & kMagnitudeBits) - threshold_bits + rounding_bits) >> kMantissaBits;
+GRADLANE_HOST_DEVICE constexpr uint32_t Code(uint32_t bits, uint32_t base_bits, uint32_t rounding_bits) {
+  const uint32_t code = ((bits & kMagnitudeBits) + rounding_bits - base_bits) >> kMantissaBits;
   return code < kMaxCode ? code : kMaxCode;
 }
 
 GRADLANE_HOST_DEVICE constexpr uint32_t Sign(uint32_t bits) { return bits >> 31; }
 
-GRADLANE_HOST_DEVICE constexpr uint32_t DecodedBits(uint32_t sign, uint32_t code, uint32_t threshold_bits) {
-  return (sign << 31) | (threshold_bits + (code << kMantissaBits));
+GRADLANE_HOST_DEVICE constexpr uint32_t DecodedBits(uint32_t sign, uint32_t code, uint32_t base_bits) {
+  return (sign << 31) | (base_bits + (code << kMantissaBits));
 }
 
 }  // namespace rules
