@@ -160,10 +160,10 @@ void Worker::Stop() { loop_.Stop(); }
 // What follows runs on the communication thread.
 
 Result<bool> Worker::Turn() {
-  TakeHandOvers();
   Event events[kEventsPerTurn];
   const size_t num_events = fabric_->Poll(events);
   for (size_t i = 0; i < num_events; ++i) TRY(OnEvent(events[i]));
+  TakeHandOvers();  // last before posting: what was handed over before a put was sent goes into the choice of the next
   ASSIGN_OR_RETURN(const bool posted, queue_->PostOne([this](uint32_t segment) { return Prepare(segment); }));
   return posted || num_events > 0;
 }

@@ -38,7 +38,7 @@ Result<void> CheckBackends(const Options& options) {
   return {};
 }
 
-bool RanksAreThreads(const Options& options) {
+bool RanksAreThreads([[maybe_unused]] const Options& options) {
 #ifdef GRADLANE_HAVE_UCX
   return options.fabric == "loopback";
 #else

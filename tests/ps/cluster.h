@@ -1,0 +1,136 @@
+// W workers and S servers as threads of this process over the loopback fabric, without bootstrap or model: gradients are
+// a function of worker, step and parameters. For tests.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "ps/server.h"
+#include "ps/worker.h"
+#include "transport/loopback_fabric.h"
+
+namespace gradlane::testing_support {
+
+inline Job SmallJob() {
+  Job job;
+  job.tensors = {{"a.weight", 700, 0, true},      {"a.bias", 20, 0, false},  {"b.weight", 30'000, 1, true},
+                 {"b.bias", 50, 1, false},        {"c.weight", 9'000, 2, true}};
+  job.segment_bytes = 16 << 10;
+  job.window_bytes = 64 << 10;
+  job.codec = Codec::kNone;
+  job.reply = ReplyCodec::kRaw;
+  job.fec_threshold = -6;
+  job.fec_reply_threshold = -9;
+  job.lr.base = 0.1f;
+  job.lr.total_steps = 20;
+  job.weight_decay = 1e-4f;
+  return job;
+}
+
+// Any smooth function will do, as long as it depends on all three.
+inline void MakeGrad(uint32_t worker, int step, std::span<const float> params, std::span<float> grad) {
+  for (size_t i = 0; i < grad.size(); ++i) {
+    const uint32_t mixed = uint32_t(i) * 2654435761u ^ (worker * 97u + uint32_t(step) * 131u);
+    grad[i] = params[i] * 0.05f + (float(mixed >> 8) / float(1u << 24) - 0.5f) * 0.2f;
+  }
+}
+
+inline void InitParams(ParameterStore& store, const Job& job) {
+  for (uint32_t t = 0; t < job.tensors.size(); ++t) {
+    std::span<float> params = store.Params(t);
+    for (size_t i = 0; i < params.size(); ++i) params[i] = std::sin(float(i) * 0.1f + float(t));
+  }
+}
+
+// What a trainer does, as the model's passes would.
+inline Result<void> RunSteps(ParameterStore& store, const Job& job, uint32_t worker, int num_steps) {
+  const uint32_t num_layers = job.tensors.back().layer + 1;
+  for (int step = 0; step < num_steps; ++step) {
+    for (uint32_t k = 0; k < num_layers; ++k) TRY(store.WaitParams(k));
+    for (uint32_t k = num_layers; k-- > 0;) {
+      for (uint32_t t = 0; t < job.tensors.size(); ++t) {
+        if (job.tensors[t].layer == k) MakeGrad(worker, step, store.Params(t), store.Grads(t));
+      }
+      store.GradReady(k);
+    }
+  }
+  for (uint32_t k = 0; k < num_layers; ++k) TRY(store.WaitParams(k));
+  return {};
+}
+
+inline std::vector<float> AllParams(ParameterStore& store, const Job& job) {
+  std::vector<float> all;
+  for (uint32_t t = 0; t < job.tensors.size(); ++t) all.insert(all.end(), store.Params(t).begin(), store.Params(t).end());
+  return all;
+}
+
+struct ClusterResult {
+  std::vector<std::vector<float>> params;  // by worker
+  std::vector<StoreStats> stats;           // by worker
+  std::vector<Error> errors;
+};
+
+// prepare: called with the hub before anything is connected, to inject faults.
+template <typename Prepare>
+ClusterResult RunCluster(const Job& job, Membership members, int num_steps, Prepare&& prepare) {
+  ClusterResult result;
+  const auto layout = Layout::Make(job, members);
+  EXPECT_TRUE(layout);
+  const std::unique_ptr<LoopbackHub> hub = LoopbackHub::Create(members.Count());
+  prepare(*hub);
+  std::vector<std::unique_ptr<Server>> servers;
+  std::vector<std::unique_ptr<Worker>> workers;
+  std::vector<std::string> addresses;
+  for (uint32_t s = 0; s < members.num_servers; ++s) {
+    auto server = Server::Open({&job, &*layout, members, s, nullptr}, hub->Open(s));
+    EXPECT_TRUE(server);
+    addresses.push_back(*(*server)->fabric().LocalAddress());
+    servers.push_back(std::move(*server));
+  }
+  for (uint32_t w = 0; w < members.num_workers; ++w) {
+    auto worker = Worker::Open({&job, &*layout, members, w, nullptr}, hub->Open(members.num_servers + w));
+    EXPECT_TRUE(worker);
+    addresses.push_back(*(*worker)->fabric().LocalAddress());
+    workers.push_back(std::move(*worker));
+  }
+  for (uint32_t i = 0; i < members.Count(); ++i) {
+    Fabric& fabric = i < members.num_servers ? servers[i]->fabric() : workers[i - members.num_servers]->fabric();
+    EXPECT_TRUE(fabric.Connect(i, addresses, 5000));
+  }
+  std::mutex mutex;
+  auto fail = [&](const Error& error) {
+    const std::lock_guard lock(mutex);
+    result.errors.push_back(error);
+    for (auto& worker : workers) worker->Fail(error);
+  };
+  for (auto& server : servers) server->Start(fail);
+  for (auto& worker : workers) worker->OnError(fail);
+  InitParams(*workers[0], job);
+  std::vector<std::thread> threads;
+  for (uint32_t w = 0; w < members.num_workers; ++w) {
+    threads.emplace_back([&, w] {
+      Result<void> done = workers[w]->Begin();
+      if (done) done = RunSteps(*workers[w], job, w, num_steps);
+      if (!done) fail(done.error());
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  for (auto& worker : workers) worker->Stop();
+  for (auto& server : servers) server->Stop();
+  for (auto& worker : workers) {
+    result.params.push_back(AllParams(*worker, job));
+    result.stats.push_back(worker->Stats());
+  }
+  return result;
+}
+
+inline ClusterResult RunCluster(const Job& job, Membership members, int num_steps) {
+  return RunCluster(job, members, num_steps, [](LoopbackHub&) {});
+}
+
+}  // namespace gradlane::testing_support
