@@ -6,9 +6,14 @@
 
 namespace gradlane {
 
-inline fec::Params FecParams(const Job& job, int threshold_exponent) {
-  return fec::Params{threshold_exponent, job.fec_runs_layout ? fec::Layout::kRuns : fec::Layout::kSmallest,
-                     job.fec_truncate ? fec::Rounding::kTruncate : fec::Rounding::kNearest};
+// steering: null where the threshold is fixed.
+inline fec::Params FecParams(const Job& job, int threshold_exponent, const fec::DensitySteering* steering) {
+  fec::Params params;
+  params.threshold_exponent = threshold_exponent;
+  params.layout = job.fec_runs_layout ? fec::Layout::kRuns : fec::Layout::kSmallest;
+  params.rounding = job.fec_truncate ? fec::Rounding::kTruncate : fec::Rounding::kNearest;
+  if (steering != nullptr) steering->ApplyTo(params);
+  return params;
 }
 
 }  // namespace gradlane

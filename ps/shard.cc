@@ -198,16 +198,15 @@ Result<size_t> Shard::EncodeReply(uint32_t segment, uint32_t lane, std::span<std
   const std::span<float> held = Of(memory_.held[lane], segment);
   const std::span<float> change = memory_.scratch.first(params.size());
   for (size_t i = 0; i < change.size(); ++i) change[i] = params[i] - held[i];
-  const size_t steer = size_t{local_[segment]} * num_lanes_ + lane;
-  const int threshold = steering_.empty() ? job_.fec_reply_threshold : steering_[steer].threshold_exponent();
-  const fec::EncodeStats stats = fec::Encode(change, {}, FecParams(job_, threshold), dst);
+  fec::DensitySteering* const steering = steering_.empty() ? nullptr : &steering_[size_t{local_[segment]} * num_lanes_ + lane];
+  const fec::EncodeStats stats = fec::Encode(change, {}, FecParams(job_, job_.fec_reply_threshold, steering), dst);
   if (!stats.finite) {
     return Fail(ErrorCode::kMalformed, "the parameters of " + job_.tensors[layout_.segments()[segment].tensor].name +
                                            " are no longer finite after " +
                                            std::to_string(states_[local_[segment]].updates) +
                                            " updates: training has diverged; lower --lr.");
   }
-  if (!steering_.empty()) steering_[steer].Observe(stats.survivors, change.size());
+  if (steering != nullptr) steering->Observe(stats.survivors, change.size());
   // What the workers will hold, by the very operation that they apply: the difference stays for the next reply.
   CHECK(fec::DecodeAdd(dst.first(stats.bytes), held) == fec::DecodeStatus::kOk);
   reply_survivors_ += stats.survivors;

@@ -303,8 +303,8 @@ Result<void> Worker::Encode(uint32_t index) {
   bool finite = true;
   uint64_t survivors = 0;
   if (job_.codec == Codec::kFec) {
-    const int threshold = job_.fec_auto ? tensor.steering.threshold_exponent() : job_.fec_threshold;
-    const fec::EncodeStats encoded = fec::Encode(grad, residual, FecParams(job_, threshold), dst);
+    const fec::Params params = FecParams(job_, job_.fec_threshold, job_.fec_auto ? &tensor.steering : nullptr);
+    const fec::EncodeStats encoded = fec::Encode(grad, residual, params, dst);
     finite = encoded.finite;
     survivors = encoded.survivors;
     state.encoded_bytes = uint32_t(encoded.bytes);
