@@ -44,7 +44,6 @@ TEST_F(ProcessTest, AKilledHostIsNamed) {
   StartAll(30'000);
   processes_[0]->Kill(SIGKILL);
   for (int i : {1, 2}) {
-    // The first of them to end may be gone before the other has looked; it cannot tell, its only link was the host's.
     EXPECT_THAT(processes_[i]->ReadLine(), StartsWith("server 0 died: its connection to worker"));
     EXPECT_EQ(processes_[i]->Wait(), 1);
   }
