@@ -94,8 +94,8 @@ Result<void> UcxFabric::OpenWorker() {
       {"RNDV_THRESH", "inf"},
       {"KEEPALIVE_INTERVAL", kKeepalive},
       // Lets endpoints with error handling use shared memory: UCX then looks whether the peer's process lives.
-      // UCX's names for a transport's own settings bear no transport here: this is posix and sysv.
-      {"ERROR_HANDLING", "y"},
+      // UCX's names for a transport's own settings name the family here, not the transport: this is posix and sysv.
+      {"MM_ERROR_HANDLING", "y"},
   };
   if (!options_.transports.empty()) settings.push_back({"TLS", options_.transports});
   if (!options_.net_devices.empty()) settings.push_back({"NET_DEVICES", options_.net_devices});
