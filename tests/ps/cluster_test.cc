@@ -7,7 +7,7 @@ namespace {
 
 using namespace testing_support;
 
-constexpr int kSteps = 12;
+constexpr int kSteps = 6;
 
 struct Coding {
   const char* name;
@@ -45,7 +45,7 @@ TEST_P(Reproducible, GivenAnyScheduleServersTimingAndOrderTheBitsAreTheSame) {
   }
 }
 
-TEST_P(Reproducible, GivenRawRepliesWorkersHoldWhatTheyCountedForAndBytesAddUp) {
+TEST_P(Reproducible, GivenARunTheBytesAddUp) {
   const Job job = MakeJob();
   const ClusterResult run = RunCluster(job, {2, 2}, kSteps);
   ASSERT_TRUE(run.errors.empty());

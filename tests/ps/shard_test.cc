@@ -1,0 +1,182 @@
+#include "ps/shard.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "kernels/two_bit.h"
+
+namespace gradlane {
+namespace {
+
+// One server, one tensor of one segment, and the memory for it.
+class ShardTest : public testing::Test {
+ protected:
+  static constexpr size_t kElems = 100;
+
+  ShardTest() {
+    job_.tensors = {{"fc.weight", kElems, 0, true}};
+    job_.codec = Codec::kNone;
+    job_.reply = ReplyCodec::kRaw;
+    job_.momentum = 0;
+    job_.lr = {1.0f, LrSchedule::kConstant, 100};
+  }
+
+  Shard Make(uint32_t num_workers) {
+    layout_ = *Layout::Make(job_, {num_workers, 1});
+    const size_t elems = layout_.ServerElems(0);
+    const uint32_t lanes = Shard::NumLanes(job_, num_workers);
+    memory_.assign(elems * (4 + lanes) + 4096 * 4, 0.0f);
+    std::span<float> rest = memory_;
+    auto take = [&](size_t count) {
+      auto part = rest.first(count);
+      rest = rest.subspan(count);
+      return part;
+    };
+    ShardMemory memory;
+    memory.params = take(elems);
+    memory.sum = take(elems);
+    memory.first_moment = take(elems);
+    memory.second_moment = take(elems);
+    if (job_.reply == ReplyCodec::kFec) {
+      for (uint32_t lane = 0; lane < lanes; ++lane) memory.held.push_back(take(elems));
+    }
+    memory.scratch = take(4096 * 4);
+    Shard shard(job_, layout_, 0, num_workers, std::move(memory));
+    const std::vector<float> zeros(kElems, 0.0f);
+    EXPECT_EQ(*Put(shard, 0, 0, zeros, MessageKind::kInit), Shard::Outcome::kInitialized);
+    released_.clear();
+    return shard;
+  }
+
+  Result<Shard::Outcome> Put(Shard& shard, uint32_t worker, uint8_t step, std::span<const float> values,
+                             MessageKind kind = MessageKind::kData) {
+    return shard.OnPush({worker, {0, step, kind}, std::as_bytes(values), 100 + worker}, released_);
+  }
+
+  Job job_;
+  Layout layout_;
+  std::vector<float> memory_;
+  std::vector<uint64_t> released_;
+  std::vector<Shard::Reply> due_;
+};
+
+const std::vector<float> kBig(100, 1e8f), kSmall(100, 1.0f), kMinusBig(100, -1e8f);
+
+TEST_F(ShardTest, GivenAnyOrderOfArrivalContributionsAreAddedInRankOrder) {
+  // In fp32 (1e8 + 1) - 1e8 is 0 while (1e8 - 1e8) + 1 is 1: the order shows.
+  for (const std::vector<uint32_t>& order : {std::vector<uint32_t>{0, 1, 2}, {2, 1, 0}, {1, 2, 0}, {2, 0, 1}}) {
+    Shard shard = Make(3);
+    const std::vector<const std::vector<float>*> grads = {&kBig, &kSmall, &kMinusBig};
+    for (size_t i = 0; i < 3; ++i) {
+      const auto outcome = Put(shard, order[i], 1, *grads[order[i]]);
+      ASSERT_TRUE(outcome);
+      EXPECT_EQ(*outcome, i == 2 ? Shard::Outcome::kComplete : Shard::Outcome::kWaiting);
+    }
+    ASSERT_TRUE(shard.Update(0, order[2], released_, due_));
+    EXPECT_EQ(shard.Params(0)[0], 0.0f);
+    EXPECT_EQ(due_.size(), 3u);
+    due_.clear();
+  }
+}
+
+TEST_F(ShardTest, GivenAPrefixThatHasArrivedItsPayloadsAreReleasedAndNoOthers) {
+  Shard shard = Make(3);
+  ASSERT_TRUE(Put(shard, 1, 1, kSmall));
+  EXPECT_TRUE(released_.empty());
+  ASSERT_TRUE(Put(shard, 0, 1, kSmall));
+  EXPECT_EQ(released_, (std::vector<uint64_t>{100, 101}));
+}
+
+TEST_F(ShardTest, GivenADuplicateNothingChanges) {
+  Shard shard = Make(2);
+  ASSERT_TRUE(Put(shard, 0, 1, kSmall));
+  EXPECT_EQ(*Put(shard, 0, 1, kSmall), Shard::Outcome::kDuplicate);
+  ASSERT_TRUE(Put(shard, 1, 1, kSmall));
+  EXPECT_EQ(*Put(shard, 1, 1, kSmall), Shard::Outcome::kDuplicate);
+  ASSERT_TRUE(shard.Update(0, 1, released_, due_));
+  EXPECT_EQ(shard.Params(0)[0], -1.0f);  // lr 1, mean gradient 1
+  EXPECT_EQ(*Put(shard, 0, 0, kSmall, MessageKind::kInit), Shard::Outcome::kDuplicate);
+  EXPECT_EQ(shard.Params(0)[0], -1.0f);
+}
+
+TEST_F(ShardTest, GivenAStepBeyond256ItGoesOnCounting) {
+  Shard shard = Make(1);
+  for (int step = 1; step <= 600; ++step) {
+    ASSERT_EQ(*Put(shard, 0, uint8_t(step), kSmall), Shard::Outcome::kComplete) << step;
+    ASSERT_TRUE(shard.Update(0, 0, released_, due_));
+    EXPECT_EQ(shard.ReplyStep(0, 0), uint8_t(step));
+  }
+  EXPECT_EQ(shard.updates(), 600u);
+}
+
+void ExpectComplaint(const Result<Shard::Outcome>& outcome, const std::string& part) {
+  ASSERT_FALSE(outcome);
+  EXPECT_EQ(outcome.error().code, ErrorCode::kMalformed);
+  EXPECT_NE(outcome.error().message.find(part), std::string::npos) << outcome.error().message;
+}
+
+TEST_F(ShardTest, GivenBadPushesEachIsRefusedByNameOfWorkerAndTensor) {
+  Shard shard = Make(2);
+  ExpectComplaint(Put(shard, 1, 2, kSmall), "worker 1 sent step 2");
+  ExpectComplaint(Put(shard, 0, 1, std::vector<float>(99, 0.0f)), "fc.weight");
+  Shard second = Make(2);
+  ExpectComplaint(Put(second, 7, 1, kSmall), "worker 7");
+  ExpectComplaint(second.OnPush({0, {5, 1, MessageKind::kData}, {}, 0}, released_), "segment 5");
+  std::vector<float> nan = kSmall;
+  nan[99] = NAN;
+  ExpectComplaint(Put(second, 0, 1, nan), "not finite");
+  Shard third = Make(2);
+  nan[99] = -INFINITY;
+  ExpectComplaint(Put(third, 0, 1, nan), "not finite");
+}
+
+TEST_F(ShardTest, GivenCodedPushesThatDoNotDecodeTheyAreRefused) {
+  job_.codec = Codec::kFec;
+  Shard shard = Make(1);
+  ExpectComplaint(shard.OnPush({0, {0, 1, MessageKind::kData}, {}, 0}, released_), "do not decode");
+  job_.codec = Codec::kTwoBit;
+  Shard other = Make(1);
+  ExpectComplaint(Put(other, 0, 1, kSmall), "do not decode");
+}
+
+TEST_F(ShardTest, GivenSspAReplyWaitsForTheSlowestWithinItsStaleness) {
+  job_.sync = {SyncKind::kSsp, 1};
+  Shard shard = Make(2);
+  auto push = [&](uint32_t worker, uint8_t step) {
+    due_.clear();
+    EXPECT_EQ(*Put(shard, worker, step, kSmall), Shard::Outcome::kComplete);
+    EXPECT_TRUE(shard.Update(0, worker, released_, due_));
+    std::vector<uint32_t> workers;
+    for (const auto& reply : due_) workers.push_back(reply.worker);
+    return workers;
+  };
+  EXPECT_EQ(push(0, 1), (std::vector<uint32_t>{0}));     // 1 ahead of worker 1: allowed
+  EXPECT_EQ(push(0, 2), (std::vector<uint32_t>{}));      // 2 ahead: waits
+  EXPECT_EQ(push(1, 1), (std::vector<uint32_t>{0, 1}));  // both may go on
+  EXPECT_EQ(push(1, 2), (std::vector<uint32_t>{1}));
+}
+
+TEST_F(ShardTest, GivenFecRepliesWhatTheWorkersHoldFollowsTheParameters) {
+  job_.reply = ReplyCodec::kFec;
+  job_.fec_reply_threshold = -3;
+  Shard shard = Make(1);
+  std::vector<float> held(kElems, 0.0f);
+  std::vector<std::byte> bytes(layout_.segments()[0].slot_bytes);
+  const std::vector<float> grad(kElems, 0.05f);  // below the threshold for two steps, then the sum is sent
+  for (int step = 1; step <= 50; ++step) {
+    ASSERT_TRUE(Put(shard, 0, uint8_t(step), grad));
+    ASSERT_TRUE(shard.Update(0, 0, released_, due_));
+    const auto encoded = shard.EncodeReply(0, 0, bytes);
+    ASSERT_TRUE(encoded);
+    ASSERT_EQ(fec::DecodeAdd(std::span(bytes).first(*encoded), held), fec::DecodeStatus::kOk);
+    EXPECT_LE(std::fabs(held[0] - shard.Params(0)[0]), 0.125f) << step;
+  }
+  EXPECT_NEAR(held[0], -2.5f, 0.125f);
+  EXPECT_LT(shard.reply_survivors(), shard.reply_elems() / 2);
+}
+
+}  // namespace
+}  // namespace gradlane
