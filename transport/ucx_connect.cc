@@ -23,7 +23,12 @@ namespace {
 
 constexpr size_t kArrivedCapacity = 8192;
 constexpr int64_t kCloseNs = 500'000'000;  // the most that the destructor waits for peers that may be dead
-constexpr const char* kKeepalive = "2s";   // how often UCX looks after idle peers
+// tcp messages up to this long travel in one piece, which UCX lends us whole and we copy into the slot. In the default
+// 64 KiB pieces UCX assembles them in memory fresh from malloc: on two loaded cores that took 0.40 GB/s at 64 KiB and
+// 0.42 at 1 MiB, one piece 0.54 and 0.63.
+constexpr size_t kMaxPieceBytes = size_t{1} << 20;
+constexpr size_t kPieceHeadroomBytes = 4096;  // UCX's headers and ours
+constexpr const char* kKeepalive = "2s";      // how often UCX looks after idle peers
 
 // UCX's configuration and module loading are global to the process.
 std::mutex& UcxGlobalMutex() {
@@ -96,6 +101,8 @@ Result<void> UcxFabric::OpenWorker() {
       // Lets endpoints with error handling use shared memory: UCX then looks whether the peer's process lives.
       // UCX's names for a transport's own settings name the family here, not the transport: this is posix and sysv.
       {"MM_ERROR_HANDLING", "y"},
+      {"RX_SEG_SIZE",
+       std::to_string(std::clamp(options_.max_put_bytes, size_t{64} << 10, kMaxPieceBytes) + kPieceHeadroomBytes)},
   };
   if (!options_.transports.empty()) settings.push_back({"TLS", options_.transports});
   if (!options_.net_devices.empty()) settings.push_back({"NET_DEVICES", options_.net_devices});

@@ -7,7 +7,9 @@
 //                   in 1.13 it only marks each interface (ucp_worker_fence in rma/flush.c, uct_rc_iface_fence), so a
 //                   put and a message on different lanes would pass each other. ucp.h promises that a completed flush
 //                   means that the target's memory is updated.
-//   messages        ucp_am_send_nbx, eager.
+//   messages        ucp_am_send_nbx, eager. tcp lends us its receive buffer during the callback: one copy into the
+//   slot.
+//                   A message of several pieces is UCX's to assemble; its memory is kept until Release, with no copy.
 //
 // A notice or message that is complete, or the kSent after it, means that the source may be reused.
 #include "transport/ucx_fabric.h"
