@@ -336,6 +336,7 @@ TEST(JoinTest, AnImpatientRankEndsTheJob) {
   auto all = job.AllOptions();
   all.erase(all.begin() + 2);
   all[1].join_timeout_ms = 200;
+  all[0].peer_timeout_ms = 500;  // how long worker 1 is waited for to be told
   const auto results = JoinAll(std::move(all));
   const std::string sentence = "worker 1 has not joined server 0 at " + job.rendezvous() +
                                " within 0.2 s: start the missing ranks, or look at what they say";
