@@ -34,7 +34,7 @@ struct BootstrapOptions {
   int join_timeout_ms = 30'000;  // until every member is there; afterwards late is not dead, see AllGather
   int peer_timeout_ms = 10'000;  // silence after which a peer counts as hung; the shortest one of the job sets the
                                  // heartbeat, so that ranks may differ
-  int parent_fd = -1;            // read end of a pipe that the launcher holds: end of file means that it died. Taken over
+  int parent_fd = -1;  // read end of a pipe that the launcher holds: end of file means that it died. Taken over
 };
 
 class Bootstrap {
@@ -55,8 +55,8 @@ class Bootstrap {
   virtual Result<std::vector<std::string>> AllGather(const std::string& name, const std::string& blob) = 0;
   virtual Result<void> Barrier(const std::string& name) = 0;
 
-  // Collective end: returns when everybody has left; kTimeout, with their names, if some have not after the peer timeout.
-  // After it, a vanishing peer is no failure. The job's first failure if there was one before.
+  // Collective end: returns when everybody has left; kTimeout, with their names, if some have not after the peer
+  // timeout. After it, a vanishing peer is no failure. The job's first failure if there was one before.
   virtual Result<void> Leave() = 0;
 
   // Tells everybody that this rank gives up, and why, as "worker 1: <sentence>"; does nothing if a failure is known
@@ -71,8 +71,8 @@ class Bootstrap {
   virtual void OnFailure(std::function<void(const Error&)> callback) = 0;
 };
 
-// Reads a secret from a file: its first line, 16 to 4096 bytes. kInvalidArgument if it is shorter or the file is open to
-// other users; kUnavailable if there is no such file.
+// Reads a secret from a file: its first line, 16 to 4096 bytes. kInvalidArgument if it is shorter or the file is open
+// to other users; kUnavailable if there is no such file.
 Result<std::string> ReadSecretFile(const std::string& path);
 
 // A fresh one: 32 random bytes as 64 hexadecimal digits.
