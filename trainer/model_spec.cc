@@ -17,13 +17,12 @@ size_t ModelSpec::NumParams() const {
   return num_elems;
 }
 
-namespace {
-
-// He et al. 2015, "Delving Deep into Rectifiers", section 2.2: keeps the variance through a ReLU (gain 2); a layer with
+// He et al. 2015, "Delving Deep into Rectifiers", section 2.2: gain 2 keeps the variance through a ReLU; a layer with
 // none after it gets gain 1.
-float InitStddev(size_t fan_in, bool relu) { return float(std::sqrt((relu ? 2.0 : 1.0) / double(fan_in))); }
-
-}  // namespace
+float SpecBuilder::InitStddev(size_t fan_in, bool relu) const {
+  const double gain = small_init_ ? 1.0 / 3 : relu ? 2 : 1;
+  return float(std::sqrt(gain / double(fan_in)));
+}
 
 SpecBuilder::SpecBuilder(std::string name, ImageShape image, int num_classes) {
   spec_.name = std::move(name);

@@ -10,6 +10,7 @@ namespace {
 
 // Two hidden layers: 784-256-128-10 on MNIST.
 ModelSpec BuildMlp(SpecBuilder b, int num_classes) {
+  b.UseSmallInit();
   int x = b.FullyConnected(b.image(), "fc1", 256, true);
   x = b.FullyConnected(x, "fc2", 128, true);
   x = b.FullyConnected(x, "fc3", num_classes, false);
@@ -19,6 +20,7 @@ ModelSpec BuildMlp(SpecBuilder b, int num_classes) {
 // The wide LeNet-5 of Caffe's and MXNet's examples: 431,080 parameters on 28x28x1, 93% of them in fc1. Caffe has no
 // non-linearity behind its convolutions; here there is a ReLU.
 ModelSpec BuildLenet5(SpecBuilder b, int num_classes) {
+  b.UseSmallInit();
   int x = b.Conv(b.image(), "conv1", {.channels = 20, .kernel = 5, .relu = true});
   x = b.MaxPool(x, 2, 2);
   x = b.Conv(x, "conv2", {.channels = 50, .kernel = 5, .relu = true});
