@@ -108,7 +108,9 @@ struct ConvTraits {
     return {desc, build.attr(), build.engine(), forward};
   }
 
-  static constexpr auto kAlgorithm = dnnl::algorithm::convolution_direct;
+  // oneDNN takes Winograd's F(4x4, 3x3) where it expects a gain. Measured at batch 64, 32x32, one thread with AVX-512,
+  // against always direct: vgg11 1.7 to 2.1 times the images/s, resnet20 1.3.
+  static constexpr auto kAlgorithm = dnnl::algorithm::convolution_auto;
 };
 
 class ConvOp : public WeightedOp {

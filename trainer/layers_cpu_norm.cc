@@ -57,6 +57,7 @@ class BatchNormOp : public Op {
     args = {{DNNL_ARG_SRC, x},
             {DNNL_ARG_DIFF_DST, dy},
             {DNNL_ARG_SCALE, scale},
+            {DNNL_ARG_SHIFT, shift},
             {DNNL_ARG_MEAN, mean_},
             {DNNL_ARG_VARIANCE, variance_},
             {DNNL_ARG_DIFF_SRC, dx},
