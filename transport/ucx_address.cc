@@ -61,6 +61,9 @@ std::string PackUcxAddress(const UcxAddress& address) {
   Append(out, address.token);
   Append(out, address.ucx_version);
   Append(out, address.max_put_bytes);
+  AppendBlob(out, address.host);
+  Append(out, address.process);
+  Append(out, address.started);
   AppendBlob(out, address.worker);
   Append(out, static_cast<uint32_t>(address.regions.size()));
   for (const UcxRegionAddress& region : address.regions) {
@@ -92,6 +95,7 @@ Result<UcxAddress> ParseUcxAddress(std::string_view bytes) {
   UcxAddress address;
   uint32_t num_regions = 0;
   if (!reader.Take(address.token) || !reader.Take(address.ucx_version) || !reader.Take(address.max_put_bytes) ||
+      !reader.TakeBlob(address.host) || !reader.Take(address.process) || !reader.Take(address.started) ||
       !reader.TakeBlob(address.worker) || !reader.Take(num_regions)) {
     return malformed("ends within its fields");
   }

@@ -4,7 +4,8 @@
 // addresses and keys without bounds: they reach it only if they are exactly what a Pack() wrote.
 //
 //   address = "GLUCX" version:u8 reserved:u16 body checksum:u64
-//   body    = token:u64 ucx:u32 max_put_bytes:u64 blob(worker) num_regions:u32 { base:u64 bytes:u64 blob(rkey) }
+//   body    = token:u64 ucx:u32 max_put_bytes:u64 blob(host) process:u32 started:u64 blob(worker)
+//             num_regions:u32 { base:u64 bytes:u64 blob(rkey) }
 //   blob    = length:u32 length*byte                          all little-endian; checksum = FNV-1a of all before it
 #pragma once
 
@@ -27,6 +28,9 @@ struct UcxAddress {
   uint64_t token = 0;          // what every message to this worker has to carry
   uint32_t ucx_version = 0;    // major << 16 | minor: the wire format of other releases differs
   uint64_t max_put_bytes = 0;  // sizes the receive buffers: must be equal on both ends
+  std::string host;            // this boot of this host and the name space of its process numbers
+  uint32_t process = 0;        // within that
+  uint64_t started = 0;        // when the process did, in the kernel's ticks: tells a number that is used again
   std::string worker;
   std::vector<UcxRegionAddress> regions;
 };

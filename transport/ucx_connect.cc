@@ -3,6 +3,7 @@
 #include <sodium.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/syscall.h>
 #include <ucs/config/global_opts.h>
 #include <unistd.h>
 
@@ -46,6 +47,37 @@ std::string UcxVersion() {
   unsigned major = 0, minor = 0, release = 0;
   ucp_get_version(&major, &minor, &release);
   return std::to_string(major) + "." + std::to_string(minor) + "." + std::to_string(release);
+}
+
+// Equal only for processes that see each other's numbers: the kernel's boot and the pid name space.
+std::string HostName() {
+  char boot[64] = "";
+  if (std::FILE* file = std::fopen("/proc/sys/kernel/random/boot_id", "re"); file != nullptr) {
+    if (std::fgets(boot, sizeof(boot), file) == nullptr) boot[0] = '\0';
+    std::fclose(file);
+  }
+  boot[std::strcspn(boot, "\n")] = '\0';
+  char space[64] = "";
+  const ssize_t bytes = readlink("/proc/self/ns/pid", space, sizeof(space) - 1);
+  return std::string(boot) + " " + std::string(space, bytes > 0 ? static_cast<size_t>(bytes) : 0);
+}
+
+// Field 22 of /proc/PID/stat (proc(5)); 0 where there is no such process.
+uint64_t ProcessStart(uint32_t process) {
+  std::FILE* file = std::fopen(("/proc/" + std::to_string(process) + "/stat").c_str(), "re");
+  if (file == nullptr) return 0;
+  char text[1024] = "";
+  const size_t bytes = std::fread(text, 1, sizeof(text) - 1, file);
+  std::fclose(file);
+  text[bytes] = '\0';
+  const char* after_name = std::strrchr(text, ')');
+  unsigned long long started = 0;
+  if (after_name == nullptr ||
+      std::sscanf(after_name, ") %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu",
+                  &started) != 1) {
+    return 0;
+  }
+  return started;
 }
 
 uint32_t UcxWireVersion() {
@@ -180,6 +212,9 @@ Result<std::string> UcxFabric::LocalAddress() {
   address.token = token_;
   address.ucx_version = UcxWireVersion();
   address.max_put_bytes = options_.max_put_bytes;
+  address.host = HostName();
+  address.process = static_cast<uint32_t>(getpid());
+  address.started = ProcessStart(address.process);
   ucp_address_t* worker_address = nullptr;
   size_t worker_address_bytes = 0;
   if (const ucs_status_t status = ucp_worker_get_address(worker_, &worker_address, &worker_address_bytes);
@@ -242,8 +277,9 @@ Result<void> UcxFabric::Connect(PeerId self, std::span<const std::string> addres
   }
   for (UcxPeer& peer : peers_) {
     if (!peer.expected) continue;
+    WatchProcess(peer, parsed[peer.id]);
     TRY(CreateEndpoint(peer, parsed[peer.id]));
-    TRY(Greet(peer));
+    TRY(Say(UcxKind::kHello, peer));
   }
   const auto connected = [&] {
     return num_outstanding_ == 0 && std::all_of(peers_.begin(), peers_.end(),
@@ -266,6 +302,21 @@ Result<void> UcxFabric::Connect(PeerId self, std::span<const std::string> addres
     if (peer.expected && !peer.failing) TRY(ResolvePath(peer, parsed[peer.id]));
   }
   return {};
+}
+
+// UCX's own look at shared-memory peers comes seconds late and takes a zombie for alive.
+void UcxFabric::WatchProcess(UcxPeer& peer, const UcxAddress& address) {
+  if (address.host != HostName() || address.process == static_cast<uint32_t>(getpid())) return;
+  const int fd = static_cast<int>(syscall(SYS_pidfd_open, address.process, 0));
+  if (fd < 0) return;  // before Linux 5.3, or the peer is gone, which its silence will tell
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.fd = fd;
+  if (ProcessStart(address.process) != address.started || epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, fd, &event) != 0) {
+    close(fd);
+    return;
+  }
+  peer.process_fd = fd;
 }
 
 Result<void> UcxFabric::CreateEndpoint(UcxPeer& peer, const UcxAddress& address) {
@@ -292,12 +343,12 @@ Result<void> UcxFabric::CreateEndpoint(UcxPeer& peer, const UcxAddress& address)
   return {};
 }
 
-Result<void> UcxFabric::Greet(UcxPeer& peer) {
-  CHECK(!free_ops_.empty());
+Result<void> UcxFabric::Say(UcxKind kind, UcxPeer& peer) {
+  if (free_ops_.empty()) return {};  // only where UCX holds on to what lost peers were sent
   UcxOp& op = *free_ops_.back();
   free_ops_.pop_back();
   op.header = {};
-  op.header.kind = UcxKind::kHello;
+  op.header.kind = kind;
   op.header.token = peer.token;
   op.header.from = self_;
   op.peer = peer.id;
@@ -305,8 +356,12 @@ Result<void> UcxFabric::Greet(UcxPeer& peer) {
   op.failed = false;
   ++num_outstanding_;
   ++peer.num_outstanding;
-  ASSIGN_OR_RETURN(const bool done, Announce(op, {}));
-  if (done) Finish(op, true);
+  Result<bool> done = Announce(op, {});
+  if (!done) {
+    Finish(op, false);
+    return tl::unexpected<Error>(std::move(done).error());
+  }
+  if (*done) Finish(op, true);
   return {};
 }
 
@@ -349,6 +404,9 @@ Result<void> UcxFabric::ResolvePath(UcxPeer& peer, const UcxAddress& address) {
 
 void UcxFabric::CloseEndpoints() {
   const int64_t deadline_ns = NowNs() + kCloseNs;
+  for (UcxPeer& peer : peers_) {
+    if (peer.greeted && !peer.failing && peer.endpoint != nullptr) (void)Say(UcxKind::kBye, peer).has_value();
+  }
   // Bytes that were promised go out first, if the peers still take them.
   const auto busy = [&] {
     return std::any_of(peers_.begin(), peers_.end(),
@@ -389,6 +447,9 @@ UcxFabric::~UcxFabric() {
   if (worker_ != nullptr) ucp_worker_destroy(worker_);
   for (const UcxRegion& region : regions_) ucp_mem_unmap(context_, region.handle);
   if (context_ != nullptr) ucp_cleanup(context_);
+  for (const UcxPeer& peer : peers_) {
+    if (peer.process_fd >= 0) close(peer.process_fd);
+  }
   if (epoll_fd_ >= 0) close(epoll_fd_);
   if (wake_fd_ >= 0) close(wake_fd_);
 }
@@ -404,7 +465,8 @@ std::string UcxFabric::Describe() const {
                      ToString(pages);
   std::string unseen;
   for (const UcxPeer& peer : peers_) {
-    if (peer.expected && !peer.notices_loss) unseen += (unseen.empty() ? "" : ", ") + std::to_string(peer.id);
+    if (peer.expected && !peer.notices_loss && peer.process_fd < 0)
+      unseen += (unseen.empty() ? "" : ", ") + std::to_string(peer.id);
   }
   if (!unseen.empty()) text += "; the death of peer " + unseen + " is noticed by the bootstrap only";
   if (num_strays_ > 0) text += "; " + std::to_string(num_strays_) + " stray messages dropped";

@@ -14,6 +14,7 @@
 // A notice or message that is complete, or the kSent after it, means that the source may be reused.
 #include "transport/ucx_fabric.h"
 
+#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -28,8 +29,11 @@
 namespace gradlane {
 namespace {
 
-constexpr int kProgressRounds = 16;           // of ucp_worker_progress in one Poll, while each finds something
-constexpr int64_t kSpinNs = 5'000;            // before sleeping: more would take the core from a peer on this host
+constexpr int kProgressRounds = 16;    // of ucp_worker_progress in one Poll, while each finds something
+constexpr int64_t kSpinNs = 5'000;     // before sleeping: more would take the core from a peer on this host
+constexpr uint32_t kIdleRounds = 256;  // between looks at the processes of peers, for who polls without waiting
+constexpr uint32_t kBusyRounds = 16;   // of UCX refusing to be slept on, before giving the core away
+constexpr long kBusyPauseNs = 50'000;
 constexpr int64_t kGiveUpNs = 1'000'000'000;  // for UCX to end the puts of a lost peer
 
 }  // namespace
@@ -73,6 +77,10 @@ ucs_status_t UcxFabric::Receive(const UcxHeader& header, void* data, size_t byte
   if (peer.failing) return UCS_OK;
   if (header.kind == UcxKind::kHello && bytes == 0) {
     peer.greeted = true;
+    return UCS_OK;
+  }
+  if (header.kind == UcxKind::kBye && bytes == 0) {
+    FailPeer(peer, {ErrorCode::kPeerFailed, "Peer " + std::to_string(peer.id) + " has closed its fabric."});
     return UCS_OK;
   }
   const auto malformed = [&](const std::string& what) {
@@ -263,6 +271,12 @@ size_t UcxFabric::Progress() {
     done_ops_.pop_back();
     Advance(op);
   }
+  num_idle_ = found > 0 ? 0 : num_idle_ + 1;
+  if (found > 0) num_busy_ = 0;
+  if (num_idle_ >= kIdleRounds) {
+    num_idle_ = 0;
+    TakeSignals(0);
+  }
   if (num_failing_ > 0) BuryFailed();
   return found;
 }
@@ -306,16 +320,37 @@ void UcxFabric::Wait(int timeout_ms) {
 }
 
 // ucp.h, ucp_worker_arm: events may be slept for only when arming succeeds; UCS_ERR_BUSY means that some came since the
-// last progress, and that nothing was armed.
-bool UcxFabric::Sleep(int timeout_ms) {
-  if (ucp_worker_arm(worker_) != UCS_OK) return true;
-  epoll_event event{};
-  const int num_ready = epoll_wait(epoll_fd_, &event, 1, timeout_ms);
-  if (num_ready > 0 && event.data.fd == wake_fd_) {
-    uint64_t count = 0;
-    (void)!read(wake_fd_, &count, sizeof(count));
+// last progress, and that nothing was armed. UCX 1.13 also says so as long as a send waits for room in a shared-memory
+// FIFO, of which no event will tell: then the core is given to the peer that has to make the room, in short pauses.
+void UcxFabric::Sleep(int timeout_ms) {
+  if (ucp_worker_arm(worker_) == UCS_OK) {
+    num_busy_ = 0;
+    return TakeSignals(timeout_ms);
   }
-  return num_ready > 0;
+  if (++num_busy_ <= kBusyRounds) return;
+  pollfd waited{epoll_fd_, POLLIN, 0};
+  const timespec pause{0, kBusyPauseNs};
+  (void)ppoll(&waited, 1, &pause, nullptr);
+  TakeSignals(0);
+}
+
+void UcxFabric::TakeSignals(int timeout_ms) {
+  epoll_event signals[8];
+  const int num_signals = epoll_wait(epoll_fd_, signals, 8, timeout_ms);
+  for (int i = 0; i < num_signals; ++i) {
+    const int fd = signals[i].data.fd;
+    if (fd == wake_fd_) {
+      uint64_t count = 0;
+      (void)!read(wake_fd_, &count, sizeof(count));
+      continue;
+    }
+    for (UcxPeer& peer : peers_) {
+      if (peer.process_fd != fd) continue;
+      close(std::exchange(peer.process_fd, -1));  // which also ends epoll's interest in it
+      FailPeer(peer, {ErrorCode::kPeerFailed,
+                      "Peer " + std::to_string(peer.id) + " has died: its process on this host has ended.", ESRCH});
+    }
+  }
 }
 
 void UcxFabric::Wake() {

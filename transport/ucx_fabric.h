@@ -11,8 +11,8 @@
 namespace gradlane {
 
 struct UcxOptions {
-  std::string transports;        // as UCX_TLS: "tcp", "shm", "rc"; empty: what UCX finds best
-  std::string net_devices;       // as UCX_NET_DEVICES; empty: all
+  std::string transports;          // as UCX_TLS: "tcp", "shm", "rc"; empty: what UCX finds best
+  std::string net_devices;         // as UCX_NET_DEVICES; empty: all
   size_t max_put_bytes = 1 << 20;  // the largest PutRequest::source
   size_t max_outstanding = 64;
 };

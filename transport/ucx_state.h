@@ -69,6 +69,7 @@ struct UcxPeer {
   bool greeted = false;   // its hello has arrived
   ucp_ep_h endpoint = nullptr;
   bool notices_loss = false;  // UCX tells when this peer dies
+  int process_fd = -1;        // of its process, if it runs on this host: readable once that has ended
   uint64_t token = 0;
   std::vector<UcxRemoteRegion> regions;
   UcxPath path;
@@ -120,7 +121,8 @@ class UcxFabric final : public Fabric {
 
   Result<void> OpenWorker();
   Result<void> CreateEndpoint(UcxPeer& peer, const UcxAddress& address);
-  Result<void> Greet(UcxPeer& peer);
+  void WatchProcess(UcxPeer& peer, const UcxAddress& address);
+  Result<void> Say(UcxKind kind, UcxPeer& peer);  // hello and bye
   Result<void> ResolvePath(UcxPeer& peer, const UcxAddress& address);
   Error Lost(PeerId peer, const char* doing, ucs_status_t status) const;
   Error Overdue(int timeout_ms) const;
@@ -133,7 +135,8 @@ class UcxFabric final : public Fabric {
   void BuryFailed();
   size_t Progress();
   bool HasNews() const;
-  bool Sleep(int timeout_ms);  // until UCX or Wake() says something; false: nothing came
+  void Sleep(int timeout_ms);  // until UCX, Wake() or the end of a peer's process says something
+  void TakeSignals(int timeout_ms);
   void CloseEndpoints();
 
   const UcxOptions options_;
@@ -154,6 +157,8 @@ class UcxFabric final : public Fabric {
   size_t num_outstanding_ = 0;
   size_t num_failing_ = 0;  // and not yet reported
   uint64_t num_strays_ = 0;
+  uint32_t num_idle_ = 0;  // calls of Progress in a row that found nothing
+  uint32_t num_busy_ = 0;  // refusals of UCX to be slept on, in a row
   UcxQueue<Event> sent_;
   UcxQueue<Event> arrived_;
   UcxQueue<PeerId> lost_;

@@ -14,6 +14,7 @@ enum class UcxKind : uint8_t {
   kHello = 1,    // no payload: the sender can reach this worker
   kNotice = 2,   // the bytes named lie in the slot already
   kMessage = 3,  // the bytes named follow as the message's data
+  kBye = 4,      // no payload: the sender closes its fabric
 };
 
 // 48 bytes: with UCX's own 8 it fits the 128-byte element of the shared-memory FIFO, so a notice is one short send.
