@@ -1,6 +1,6 @@
 // FEC, Fixed-Exponential Compression: a span of float gradients becomes a short string of bytes, and back.
-// Stateless; the caller owns every buffer. Any thread. The bytes are specified in kernels/FORMAT.md, what happens to one
-// element in kernels/fec_rules.h.
+// Stateless; the caller owns every buffer. Any thread. The bytes are specified in kernels/FORMAT.md, what happens to
+// one element in kernels/fec_rules.h.
 //
 // Kernels return a plain status: this folder depends on nothing of ours, and whoever knows the peer makes the sentence.
 #pragma once
@@ -11,14 +11,15 @@
 
 namespace gradlane::fec {
 
-inline constexpr size_t kBlockElems = 4096;  // blocks are independent; a segment is a whole number of them, but the last
+inline constexpr size_t kBlockElems =
+    4096;  // blocks are independent; a segment is a whole number of them, but the last
 
 enum class Layout : uint8_t { kSmallest, kRuns };  // kRuns forces the published layout
 enum class Rounding : uint8_t { kNearest, kTruncate };
 
 struct Params {
-  // |x| < 2^threshold_exponent * (1 + threshold_mantissa / 2^23) is dropped; a mantissa of 0 is the published rule. Codes
-  // are exponents, from the smallest that rounding can leave, 16 of them.
+  // |x| < 2^threshold_exponent * (1 + threshold_mantissa / 2^23) is dropped; a mantissa of 0 is the published rule.
+  // Codes are exponents, from the smallest that rounding can leave, 16 of them.
   int threshold_exponent = -7;  // -126 .. 112; 111 at most for a mantissa above 0
   uint32_t threshold_mantissa = 0;
   Layout layout = Layout::kSmallest;
@@ -40,13 +41,13 @@ size_t Bound(size_t num_elems);
 EncodeStats Encode(std::span<const float> grad, std::span<float> residual, const Params& params,
                    std::span<std::byte> dst);
 
-enum class [[nodiscard]] DecodeStatus : uint8_t {
-  kOk,
-  kTruncated,    // src ends too early
-  kTrailing,     // bytes after the last block
-  kBadVersion,
-  kBadLayout,    // unknown layout or code
-  kBadCount,     // counts or positions that do not fit the block
+enum class [[nodiscard]] DecodeStatus : uint8_t{
+    kOk,
+    kTruncated,  // src ends too early
+    kTrailing,   // bytes after the last block
+    kBadVersion,
+    kBadLayout,  // unknown layout or code
+    kBadCount,   // counts or positions that do not fit the block
 };
 const char* ToString(DecodeStatus status);
 
@@ -56,23 +57,23 @@ DecodeStatus Decode(std::span<const std::byte> src, std::span<float> dst);
 DecodeStatus DecodeAdd(std::span<const std::byte> src, std::span<float> dst);  // dst += decoded
 
 // Steers a tensor's threshold towards a density, judged by the density achieved (under error feedback values pile up
-// just below the threshold, so this step's histogram misleads, and a whole exponent less releases the pile: a quarter of
-// all elements at once where they walk at random. So the threshold moves in fractions of an exponent). One object per
-// tensor (worker) or segment (server); deterministic: depends on the survivors counted only.
+// just below the threshold, so this step's histogram misleads, and a whole exponent less releases the pile: a quarter
+// of all elements at once where they walk at random. So the threshold moves in fractions of an exponent). One object
+// per tensor (worker) or segment (server); deterministic: depends on the survivors counted only.
 class DensitySteering {
  public:
   explicit DensitySteering(double target_density, int first_exponent = -7);
   int threshold_exponent() const;
   uint32_t threshold_mantissa() const;
-  void ApplyTo(Params& params) const;                    // sets both
-  void Observe(size_t survivors, size_t num_elems);      // once a step, after all of the tensor was encoded
+  void ApplyTo(Params& params) const;                // sets both
+  void Observe(size_t survivors, size_t num_elems);  // once a step, after all of the tensor was encoded
 
  private:
   double target_;
-  double log_threshold_;    // exponent + mantissa / 2^23
-  double drift_ = 0;        // what log_threshold_ moves a step when the density is as asked
-  double smoothed_ = -1;    // density achieved over target, exponential average; below 0 before the first step
-  int steps_ = 0;           // counts the first few
+  double log_threshold_;  // exponent + mantissa / 2^23
+  double drift_ = 0;      // what log_threshold_ moves a step when the density is as asked
+  double smoothed_ = -1;  // density achieved over target, exponential average; below 0 before the first step
+  int steps_ = 0;         // counts the first few
 };
 
 }  // namespace gradlane::fec

@@ -1,6 +1,6 @@
 // The scalar decoder. The input is hostile: one walk over all blocks checks everything and writes nothing, a second one
-// writes. Both are the same code with the same checks, so even bytes that change between the two walks (a slot that a peer
-// can write to) never lead out of bounds.
+// writes. Both are the same code with the same checks, so even bytes that change between the two walks (a slot that a
+// peer can write to) never lead out of bounds.
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -180,7 +180,7 @@ class BlockReader {
 // One directory entry, and the walk over them.
 struct Entry {
   uint8_t first = 0;
-  uint32_t empty_run = 0;   // blocks; the others cover one block
+  uint32_t empty_run = 0;  // blocks; the others cover one block
   uint32_t body_bytes = 0;
 };
 

@@ -1,7 +1,8 @@
 // The scalar encoder: the reading version of kernels/FORMAT.md, and the oracle of faster ones.
 //
-// Two passes over the segment. The first only asks whether every value is finite, so that a NaN in the last block leaves
-// the residual of the first untouched; the second does the work, block by block, with a block's symbols on the stack.
+// Two passes over the segment. The first only asks whether every value is finite, so that a NaN in the last block
+// leaves the residual of the first untouched; the second does the work, block by block, with a block's symbols on the
+// stack.
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -52,9 +53,9 @@ struct Block {
 // How a block is written.
 struct Plan {
   enum class Form : uint8_t { kEmpty, kTiny, kBody } form = Form::kEmpty;
-  uint8_t kind = 0;         // of kBody
+  uint8_t kind = 0;  // of kBody
   uint32_t body_bytes = 0;
-  uint32_t gap_shift = 0;   // of kTiny and of the sparse kinds
+  uint32_t gap_shift = 0;  // of kTiny and of the sparse kinds
 };
 
 bool AllFinite(std::span<const float> grad, std::span<const float> residual) {

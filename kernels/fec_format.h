@@ -33,7 +33,8 @@ GRADLANE_HOST_DEVICE constexpr uint32_t GapShift(uint32_t block_elems, uint32_t 
   return shift;
 }
 
-// Bits of a tiny body: its gap stream is padded to the longest that fits the block, so that its size follows from the count.
+// Bits of a tiny body: its gap stream is padded to the longest that fits the block, so that its size follows from the
+// count.
 GRADLANE_HOST_DEVICE constexpr uint32_t TinyBits(uint32_t block_elems, uint32_t num_survivors) {
   const uint32_t shift = GapShift(block_elems, num_survivors);
   return num_survivors * (shift + 2) + ((block_elems - num_survivors) >> shift);

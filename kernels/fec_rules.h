@@ -1,16 +1,18 @@
-// What FEC does to one element, as integer operations on the bits of an IEEE 754 binary32. The scalar codec, the SIMD code
-// and the device kernels share these functions or are tested byte-equal to them.
+// What FEC does to one element, as integer operations on the bits of an IEEE 754 binary32. The scalar codec, the SIMD
+// code and the device kernels share these functions or are tested byte-equal to them.
 //
-//   dropped    |x| < limit, judged before rounding: just below 2^T is dropped although 2^T is nearest to it. The limit is
+//   dropped    |x| < limit, judged before rounding: just below 2^T is dropped although 2^T is nearest to it. The limit
+//   is
 //              2^T as published, or, so that a density can be steered finely, 2^T * (1 + m / 2^23): only the encoder
-//              knows. Zeros of either sign and denormals lie below every limit. With error feedback what is dropped stays
-//              in the residual with all its bits.
+//              knows. Zeros of either sign and denormals lie below every limit. With error feedback what is dropped
+//              stays in the residual with all its bits.
 //   rounding   nearest: 1.5 * 2^e and above becomes 2^(e+1) (a tie goes away from zero). Truncate: 2^e.
-//   base       the limit, rounded: the smallest magnitude that can be sent. Its exponent goes into the segment's header;
+//   base       the limit, rounded: the smallest magnitude that can be sent. Its exponent goes into the segment's
+//   header;
 //              it is T, or T + 1 with nearest rounding and m / 2^23 >= 0.5.
-//   code       exponent of the rounded x, less the base's, saturated at 15. What saturation cuts off stays in the residual.
-//   decoded    sign * 2^(base + code). Base exponents are -126 .. 112, so this is normal and finite for every code.
-//   finite     a value with the exponent field 255 (NaN, infinity) is never coded; see Encode.
+//   code       exponent of the rounded x, less the base's, saturated at 15. What saturation cuts off stays in the
+//   residual. decoded    sign * 2^(base + code). Base exponents are -126 .. 112, so this is normal and finite for every
+//   code. finite     a value with the exponent field 255 (NaN, infinity) is never coded; see Encode.
 #pragma once
 
 #include <cstdint>

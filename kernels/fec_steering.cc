@@ -10,10 +10,10 @@ namespace {
 
 // Found by simulation (tests/kernels/steering_test.cc). The threshold integrates the relative error, so over W steps
 // density is off by what the threshold moved, less the drift, over kIntegralGain * W: one exponent in 100 steps is 10%.
-constexpr double kIntegralGain = 0.1;   // exponents a step for a density that is twice what was asked
-constexpr double kDriftGain = 0.001;    // follows gradients that shrink or grow steadily
-constexpr double kMaxDrift = 0.1;       // exponents a step
-constexpr double kMaxError = 8;         // one step's burst moves the threshold by 0.8 exponents at most
+constexpr double kIntegralGain = 0.1;  // exponents a step for a density that is twice what was asked
+constexpr double kDriftGain = 0.001;   // follows gradients that shrink or grow steadily
+constexpr double kMaxDrift = 0.1;      // exponents a step
+constexpr double kMaxError = 8;        // one step's burst moves the threshold by 0.8 exponents at most
 
 // In the first steps the right exponent may be far away.
 constexpr int kSeekSteps = 24;

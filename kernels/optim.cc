@@ -41,7 +41,7 @@ void AdamStep(std::span<float> param, std::span<const float> grad, float grad_sc
   GRADLANE_KERNELS_CHECK(step >= 1);
   const float beta1 = params.beta1, beta2 = params.beta2, weight_decay = params.weight_decay;
   const float epsilon = params.epsilon, lr = params.lr;
-  const float first_scale = static_cast<float>(1.0 / (1.0 - Power(beta1, step)));    // undoes the bias towards zero
+  const float first_scale = static_cast<float>(1.0 / (1.0 - Power(beta1, step)));  // undoes the bias towards zero
   const float second_scale = static_cast<float>(1.0 / (1.0 - Power(beta2, step)));
   float* const p = param.data();
   float* const m = first_moment.data();

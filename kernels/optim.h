@@ -1,6 +1,7 @@
 // Optimizer steps on plain fp32 arrays: SGD with momentum and weight decay, and Adam. Element by element, so a tensor
 // gives the same bits however it is cut into segments. Stateless; the caller owns every buffer. Any thread.
-// No fused multiply-add contraction (the folder is compiled with -ffp-contract=off), so every target gives the same bits.
+// No fused multiply-add contraction (the folder is compiled with -ffp-contract=off), so every target gives the same
+// bits.
 #pragma once
 
 #include <cstdint>

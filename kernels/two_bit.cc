@@ -14,8 +14,23 @@ namespace {
 // Element i of a byte's four is in bits 7-2i and 6-2i, as MXNet packs them.
 constexpr uint32_t kPositive = 3, kNegative = 2, kUnused = 1;
 constexpr size_t kByteElems = 4;
+constexpr size_t kChunkElems = 256;
 
 uint32_t Field(uint32_t byte, size_t i) { return byte >> (6 - 2 * i) & 3; }
+
+// Adds grad to residual, takes off what is sent and says what that is. Returns how many were sent.
+uint32_t TakeFields(const float* __restrict grad, float* __restrict residual, size_t num_elems, float threshold,
+                    uint8_t* __restrict fields) {
+  uint32_t sent = 0;
+  for (size_t i = 0; i < num_elems; ++i) {
+    const float value = residual[i] + grad[i];
+    const uint32_t up = value >= threshold, down = value <= -threshold;
+    residual[i] = value - (static_cast<float>(static_cast<int32_t>(up) - static_cast<int32_t>(down)) * threshold);
+    fields[i] = static_cast<uint8_t>(up * kPositive + down * kNegative);
+    sent += up + down;
+  }
+  return sent;
+}
 
 }  // namespace
 
@@ -33,18 +48,14 @@ EncodeStats Encode(std::span<const float> grad, std::span<float> residual, float
   if (!stats.finite) return stats;
 
   auto* const out = reinterpret_cast<uint8_t*>(dst.data());
-  std::fill_n(out, EncodedBytes(grad.size()), uint8_t{0});
-  for (size_t first = 0; first < grad.size(); first += kByteElems) {
-    const size_t num_elems = std::min(kByteElems, grad.size() - first);
-    uint32_t byte = 0;
-    for (size_t i = 0; i < num_elems; ++i) {
-      const float value = residual[first + i] + grad[first + i];
-      const bool up = value >= threshold, down = value <= -threshold;
-      byte |= (up ? kPositive : down ? kNegative : 0u) << (6 - 2 * i);
-      residual[first + i] = value - (up ? threshold : down ? -threshold : 0.0f);
-      stats.survivors += up || down;
+  const size_t num_bytes = EncodedBytes(grad.size());
+  for (size_t first = 0, byte = 0; byte < num_bytes; first += kChunkElems) {
+    uint8_t fields[kChunkElems] = {};
+    const size_t num_elems = std::min(kChunkElems, grad.size() - first);
+    stats.survivors += TakeFields(grad.data() + first, residual.data() + first, num_elems, threshold, fields);
+    for (size_t i = 0; i < kChunkElems && byte < num_bytes; i += kByteElems, ++byte) {
+      out[byte] = static_cast<uint8_t>(fields[i] << 6 | fields[i + 1] << 4 | fields[i + 2] << 2 | fields[i + 3]);
     }
-    out[first / kByteElems] = static_cast<uint8_t>(byte);
   }
   return stats;
 }

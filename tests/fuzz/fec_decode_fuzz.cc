@@ -1,5 +1,5 @@
-// Arbitrary bytes into the FEC decoder. An error leaves the destination alone; what is accepted must survive an encode and
-// a decode, in no more bytes than it came in.
+// Arbitrary bytes into the FEC decoder. An error leaves the destination alone; what is accepted must survive an encode
+// and a decode, in no more bytes than it came in.
 #include <bit>
 #include <cstddef>
 #include <cstdint>

@@ -40,8 +40,8 @@ std::vector<float> MakeInput(const Json& vector) {
     for (uint32_t& value : bits) {
       const uint32_t keep = next(), exponent = next(), mantissa = next(), sign = next();
       if (keep % 1000 >= permille) continue;
-      value = (sign & 1) << 31 | (static_cast<uint32_t>(lowest + 127) + exponent % exponents) << 23 |
-              (mantissa & 0x7fffff);
+      value =
+          (sign & 1) << 31 | (static_cast<uint32_t>(lowest + 127) + exponent % exponents) << 23 | (mantissa & 0x7fffff);
     }
   }
   if (vector.contains("set")) {
@@ -70,12 +70,18 @@ std::string Digest(std::span<const float> values) {
 std::string EnumName(fec::DecodeStatus status) {
   using enum fec::DecodeStatus;
   switch (status) {
-    case kOk: return "kOk";
-    case kTruncated: return "kTruncated";
-    case kTrailing: return "kTrailing";
-    case kBadVersion: return "kBadVersion";
-    case kBadLayout: return "kBadLayout";
-    case kBadCount: return "kBadCount";
+    case kOk:
+      return "kOk";
+    case kTruncated:
+      return "kTruncated";
+    case kTrailing:
+      return "kTrailing";
+    case kBadVersion:
+      return "kBadVersion";
+    case kBadLayout:
+      return "kBadLayout";
+    case kBadCount:
+      return "kBadCount";
   }
   return "?";
 }

@@ -24,8 +24,8 @@ constexpr size_t kSizes[] = {0, 1, 2, 63, 64, 65, 4095, 4096, 4097, 3 * 4096, 70
 
 // The element rule in floating point, as a check on the one in integers.
 float Quantise(float value, const fec::Params& params) {
-  const float limit = std::ldexp(1.0f + static_cast<float>(params.threshold_mantissa) / 8388608.0f,
-                                 params.threshold_exponent);
+  const float limit =
+      std::ldexp(1.0f + static_cast<float>(params.threshold_mantissa) / 8388608.0f, params.threshold_exponent);
   if (std::fabs(value) < limit) return 0.0f;
   auto round = [&params](float x) {
     int exponent;

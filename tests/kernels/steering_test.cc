@@ -1,5 +1,5 @@
-// DensitySteering under error feedback, on gradients of several kinds: within 20% of the asked density over any 100 steps
-// after the first 50.
+// DensitySteering under error feedback, on gradients of several kinds: within 20% of the asked density over any 100
+// steps after the first 50.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -48,7 +48,9 @@ void ExpectSteered(const MakeGrad& make) {
   }
 }
 
-TEST(DensitySteering, GivenGaussianGradientsExpectTheDensityAsked) { ExpectSteered([](size_t, auto&) {}); }
+TEST(DensitySteering, GivenGaussianGradientsExpectTheDensityAsked) {
+  ExpectSteered([](size_t, auto&) {});
+}
 
 TEST(DensitySteering, GivenShrinkingGradientsExpectTheDensityAsked) {
   ExpectSteered([](size_t step, std::vector<float>& grad) {
