@@ -1,5 +1,7 @@
 #include "ps/fabric_choice.h"
 
+#include <chrono>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -43,6 +45,16 @@ Result<OpenedFabric> OpenFabric(const FabricChoice& choice, PeerId self, size_t 
   }
   if (choice.name == "ucx") return OpenUcx(choice, max_put_bytes, "ucx: asked for by name");
   return OpenUcx(choice, max_put_bytes, "ucx: chosen by auto; verbs is not used: this version has no verbs fabric of its own");
+}
+
+Error FirstCause(const Bootstrap& bootstrap, const Error& seen) {
+  constexpr auto kPatience = std::chrono::milliseconds(1000);
+  constexpr auto kPause = std::chrono::milliseconds(5);
+  for (auto waited = kPause; seen.code == ErrorCode::kPeerFailed && waited < kPatience; waited += kPause) {
+    if (bootstrap.Failure()) break;
+    std::this_thread::sleep_for(kPause);
+  }
+  return bootstrap.Failure().value_or(seen);
 }
 
 Result<void> ConnectFabric(Fabric& fabric, Bootstrap& bootstrap, Membership members, Member self, int timeout_ms) {

@@ -44,7 +44,7 @@ Result<void> Serve(Bootstrap& bootstrap, const ServerRankOptions& options) {
   spdlog::debug("{}: {} of {} segments, {}", ToString(self), layout.SegmentsOfServer(self.rank).size(),
                 layout.num_segments(), describe);
 
-  server->Start([&bootstrap](const Error& error) { bootstrap.Abort(error); });
+  server->Start([&bootstrap](const Error& error) { bootstrap.Abort(FirstCause(bootstrap, error)); });
   // The workers arrive at their results when they have trained: until then the communication thread does the work.
   const Result<void> stopped = [&]() -> Result<void> {
     TRY(bootstrap.Barrier(kTrainedCollective));
@@ -68,12 +68,10 @@ Result<void> Serve(Bootstrap& bootstrap, const ServerRankOptions& options) {
 Result<void> RunServerRank(const ServerRankOptions& options) {
   ASSIGN_OR_RETURN(std::unique_ptr<Bootstrap> bootstrap, Bootstrap::Join(options.bootstrap));
   Result<void> served = Serve(*bootstrap, options);
-  if (!served) {
-    // What the job failed of first is the better sentence.
-    if (const std::optional<Error> failure = bootstrap->Failure()) return tl::unexpected(*failure);
-    bootstrap->Abort(served.error());
-  }
-  return served;
+  if (served) return {};
+  const Error cause = FirstCause(*bootstrap, served.error());
+  bootstrap->Abort(cause);
+  return tl::unexpected(cause);
 }
 
 std::string TracePartPath(const std::string& trace, Member member) {

@@ -88,11 +88,7 @@ Result<void> Worker::Begin() {
       if (rank_ == 0) queue_->Push(s);
     }
   }
-  loop_.Start([this] { return Turn(); },
-              [this](const Error& error) {
-                Fail(error);
-                on_error_(error);
-              });
+  loop_.Start([this] { return Turn(); }, on_error_);
   for (uint32_t k = 0; k < layout_.num_layers(); ++k) TRY(WaitDone(k));
   return {};
 }

@@ -40,7 +40,7 @@ class Worker final : public ParameterStore {
   ~Worker() override { Stop(); }
 
   Fabric& fabric() { return *fabric_; }  // until Begin
-  // Called at most once, on the communication thread, when it can go no further.
+  // Called at most once, on the communication thread, when it can go no further; it is to call Fail. Default: Fail.
   void OnError(std::function<void(const Error&)> callback) { on_error_ = std::move(callback); }
 
   std::span<float> Params(uint32_t tensor) override { return OfTensor(params_, tensor); }
@@ -114,7 +114,7 @@ class Worker final : public ParameterStore {
   std::vector<uint32_t> remaining_;        // events until the layer's round is complete: reply and sent, each segment
   std::vector<uint32_t> withheld_layers_;  // serial: handed over, waiting for the rest of backward
   StoreStats stats_;
-  std::function<void(const Error&)> on_error_ = [](const Error&) {};
+  std::function<void(const Error&)> on_error_ = [this](const Error& error) { Fail(error); };
   CommLoop loop_;  // last: its thread ends before anything above goes away
 };
 

@@ -173,9 +173,9 @@ class WorkerRun {
     }
     Result<void> done = Work();
     if (!done && bootstrap_) {
-      // What the job failed of first is the better sentence.
-      if (const std::optional<Error> failure = bootstrap_->Failure()) done = tl::unexpected(*failure);
-      else bootstrap_->Abort(done.error());
+      const Error cause = FirstCause(*bootstrap_, done.error());
+      bootstrap_->Abort(cause);
+      done = tl::unexpected(cause);
     }
     relay_.Detach();
     return done;
@@ -247,7 +247,11 @@ class WorkerRun {
     worker_ = worker.get();
     store_ = std::move(worker);
     relay_.Attach(*store_);
-    worker_->OnError([this](const Error& error) { bootstrap_->Abort(error); });
+    worker_->OnError([this](const Error& error) {
+      const Error cause = FirstCause(*bootstrap_, error);
+      bootstrap_->Abort(cause);
+      worker_->Fail(cause);
+    });
     bootstrap_->OnFailure([this](const Error& error) { relay_.Tell(error); });
     TRY(ConnectFabric(worker_->fabric(), *bootstrap_, members, self_, options_.join_timeout_ms));
     startup_.push_back({"fabric detail", worker_->fabric().Describe()});

@@ -96,7 +96,7 @@ class Results(unittest.TestCase):
         self.assertEqual({e["pid"] for e in events if e["name"] == "forward"}, {1, 2})  # two workers, beside server 0
 
     def test_given_every_way_to_synchronise_and_code_expect_a_run_that_learns(self):
-        for extra in (["--sync", "async"], ["--sync", "ssp:2"], ["--codec", "2bit", "--reply", "raw"],
+        for extra in (["--sync", "async"], ["--sync", "ssp:2"], ["--codec", "2bit", "--two-bit-threshold", "0.1", "--reply", "raw"],
                       ["--codec", "fec", "--error-feedback", "off", "--reply", "raw", "--fec-threshold", "-9"],
                       ["--codec", "fec", "--fec-threshold", "auto", "--fec-density", "0.05"],
                       ["--schedule", "serial", "--codec", "none"], ["--optimizer", "adam", "--lr", "0.002"]):
@@ -192,6 +192,7 @@ class Deaths(unittest.TestCase):
         os.kill(job.pid if victim == "launcher" else ranks[victim], signal.SIGKILL)
         begin = time.monotonic()
         output += job.stdout.read()  # until the last process that holds it has ended
+        job.stdout.close()
         job.wait(timeout=LONG_S)
         self.assertLess(time.monotonic() - begin, LONG_S)
         for pid in ranks.values():
