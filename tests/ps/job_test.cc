@@ -101,6 +101,20 @@ TEST(Job, GivenTextThatIsNotAJob_ExpectASentence) {
   EXPECT_FALSE(Job::Parse(std::string((4 << 20) + 1, ' ')).has_value());
 }
 
+TEST(Job, GivenDeepNesting_ExpectItRefusedBeforeItIsParsed) {
+  ExpectRefused([](Json& j) { j["extra"] = Json::parse("[[[1]]]"); }, "nested too deeply");
+  ExpectRefused([](Json& j) { j["extra"] = Json::parse("[[1]]"); }, "does not know");
+  ExpectRefused([](Json& j) { j["codec"] = "[[[[\"[[[["; }, "'[[[[\"[[[['");  // in a string brackets are letters
+}
+
+TEST(Job, GivenTheMostTensors_ExpectTheyAreRead) {
+  Job job;
+  for (uint32_t i = 0; i < 50'000; ++i) job.tensors.push_back({"t" + std::to_string(i), 10, i, true});
+  const Result<Job> parsed = Job::Parse(job.ToJson());
+  ASSERT_TRUE(parsed.has_value()) << parsed.error().message;
+  EXPECT_EQ(parsed->tensors.size(), 50'000u);
+}
+
 TEST(Job, GivenEveryPrefixOfAJob_ExpectAnError) {
   const std::string text = SmallJob().ToJson();
   for (size_t length = 0; length < text.size(); ++length) EXPECT_FALSE(Job::Parse(text.substr(0, length)).has_value());
