@@ -48,10 +48,18 @@ void SinCosTurn(double turn, double* sin, double* cos) {
   s = a * (1 - s);
   c = 1 - c;
   switch (quarter & 3) {
-    case 0: *sin = s, *cos = c; break;
-    case 1: *sin = c, *cos = -s; break;
-    case 2: *sin = -s, *cos = -c; break;
-    default: *sin = -c, *cos = s; break;
+    case 0:
+      *sin = s, *cos = c;
+      break;
+    case 1:
+      *sin = c, *cos = -s;
+      break;
+    case 2:
+      *sin = -s, *cos = -c;
+      break;
+    default:
+      *sin = -c, *cos = s;
+      break;
   }
 }
 

@@ -38,7 +38,8 @@ bool MasksInPlace(const OpSpec& op) { return op.relu && op.kind != OpKind::kBatc
 
 }  // namespace
 
-Call::Call(dnnl::primitive primitive, std::vector<std::pair<int, dnnl::memory>> args) : primitive_(std::move(primitive)) {
+Call::Call(dnnl::primitive primitive, std::vector<std::pair<int, dnnl::memory>> args)
+    : primitive_(std::move(primitive)) {
   for (auto& [index, memory] : args) {
     memories_.push_back(memory);
     args_.push_back({index, memory.get()});
@@ -192,7 +193,8 @@ memory CpuBuild::GradTarget(int value, Call* accumulate) {
   memory part = Scratch(slot.grad.get_desc());
   const memory::desc desc = slot.grad.get_desc();
   dnnl::binary::primitive_desc pd({dnnl::algorithm::binary_add, desc, desc, desc}, attr_, engine_);
-  *accumulate = Make(pd, dnnl::binary(pd), {{DNNL_ARG_SRC_0, slot.grad}, {DNNL_ARG_SRC_1, part}, {DNNL_ARG_DST, slot.grad}});
+  *accumulate =
+      Make(pd, dnnl::binary(pd), {{DNNL_ARG_SRC_0, slot.grad}, {DNNL_ARG_SRC_1, part}, {DNNL_ARG_DST, slot.grad}});
   return part;
 }
 

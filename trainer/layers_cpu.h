@@ -65,7 +65,7 @@ class CpuBuild {
   int batch() const { return batch_; }
   const dnnl::engine& engine() const { return engine_; }
   const dnnl::stream& stream() const { return stream_; }
-  const dnnl::primitive_attr& attr() const { return attr_; }          // scratchpad by the caller
+  const dnnl::primitive_attr& attr() const { return attr_; }            // scratchpad by the caller
   const dnnl::primitive_attr& relu_attr() const { return relu_attr_; }  // the same, and a ReLU behind the primitive
 
   dnnl::memory Tensor(int tensor) const { return tensors_[tensor].data; }
@@ -100,7 +100,8 @@ class CpuBuild {
   // behind it have written already. The same call's scratch must still stand when it runs.
   dnnl::memory GradTarget(int value, Call* accumulate);
   bool NeedsGrad(int value) const { return value != 0; }
-  // The gradients of the op's inputs are that of its output: one buffer for all. The op must be the inputs' last reader.
+  // The gradients of the op's inputs are that of its output: one buffer for all. The op must be the inputs' last
+  // reader.
   void ShareGradWithInputs(const OpSpec& op);
 
   // Addresses for all of the above: `area`, of PlanBytes() and 64-byte aligned, stays with the caller.
@@ -137,8 +138,8 @@ class CpuBuild {
 class LossOp : public Op {
  public:
   virtual void SetLabels(std::span<const int32_t> labels) = 0;  // the first labels.size() rows count; copied
-  virtual double loss_sum() const = 0;                         // of the last Forward, over those rows
-  virtual size_t num_correct() const = 0;                      // rows whose first largest logit is the label
+  virtual double loss_sum() const = 0;                          // of the last Forward, over those rows
+  virtual size_t num_correct() const = 0;                       // rows whose first largest logit is the label
 };
 
 std::unique_ptr<Op> MakeCpuConv(const OpSpec& op, CpuBuild& build);

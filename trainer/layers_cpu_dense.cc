@@ -43,9 +43,11 @@ class WeightedOp : public Op {
     const memory::desc bias_desc = op.bias >= 0 ? bias.get_desc() : memory::desc();
 
     build.BeginCall();
-    const auto forward = traits.ForwardDesc(x.get_desc(), bias_desc, y.get_desc(), op.relu ? build.relu_attr() : build.attr());
+    const auto forward =
+        traits.ForwardDesc(x.get_desc(), bias_desc, y.get_desc(), op.relu ? build.relu_attr() : build.attr());
     const memory kernel_weight = build.InFormat(weight, forward.weights_desc(), &reorder_weight_);
-    std::vector<std::pair<int, memory>> args = {{DNNL_ARG_SRC, x}, {DNNL_ARG_WEIGHTS, kernel_weight}, {DNNL_ARG_DST, y}};
+    std::vector<std::pair<int, memory>> args = {
+        {DNNL_ARG_SRC, x}, {DNNL_ARG_WEIGHTS, kernel_weight}, {DNNL_ARG_DST, y}};
     if (op.bias >= 0) args.emplace_back(DNNL_ARG_BIAS, bias);
     forward_ = build.Make(forward, typename Traits::Forward(forward), std::move(args));
 
@@ -117,7 +119,10 @@ class ConvOp : public WeightedOp {
  public:
   ConvOp(const OpSpec& op, CpuBuild& build) {
     Build(op, build,
-          ConvTraits{build, AnyFormat(build.Tensor(op.weight)), {op.stride, op.stride}, {op.pad_begin, op.pad_begin},
+          ConvTraits{build,
+                     AnyFormat(build.Tensor(op.weight)),
+                     {op.stride, op.stride},
+                     {op.pad_begin, op.pad_begin},
                      {op.pad_end, op.pad_end}});
   }
 };

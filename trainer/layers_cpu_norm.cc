@@ -40,13 +40,14 @@ class BatchNormOp : public Op {
     dnnl::batch_normalization_forward::primitive_desc inference(
         {dnnl::prop_kind::forward_inference, desc, kBatchNormEpsilon, flags | normalization_flags::use_global_stats},
         build.attr(), build.engine());
-    inference_ = build.Make(inference, dnnl::batch_normalization_forward(inference),
-                            {{DNNL_ARG_SRC, x},
-                             {DNNL_ARG_DST, y},
-                             {DNNL_ARG_SCALE, scale},
-                             {DNNL_ARG_SHIFT, shift},
-                             {DNNL_ARG_MEAN, memory(inference.mean_desc(), build.engine(), running_mean_.data())},
-                             {DNNL_ARG_VARIANCE, memory(inference.variance_desc(), build.engine(), running_variance_.data())}});
+    inference_ =
+        build.Make(inference, dnnl::batch_normalization_forward(inference),
+                   {{DNNL_ARG_SRC, x},
+                    {DNNL_ARG_DST, y},
+                    {DNNL_ARG_SCALE, scale},
+                    {DNNL_ARG_SHIFT, shift},
+                    {DNNL_ARG_MEAN, memory(inference.mean_desc(), build.engine(), running_mean_.data())},
+                    {DNNL_ARG_VARIANCE, memory(inference.variance_desc(), build.engine(), running_variance_.data())}});
 
     build.KeepForBackward(op.input);
     CHECK(build.NeedsGrad(op.input));  // its statistics' gradients go with it; no model normalises the image

@@ -29,9 +29,9 @@ class PoolOp : public SimpleOp {
     const memory::dims strides = {op.stride, op.stride}, pad_begin = {op.pad_begin, op.pad_begin},
                        pad_end = {op.pad_end, op.pad_end};
     build.BeginCall();
-    dnnl::pooling_forward::primitive_desc forward({dnnl::prop_kind::forward_training, algorithm, x.get_desc(),
-                                                   y.get_desc(), strides, kernel, pad_begin, pad_end},
-                                                  build.attr(), build.engine());
+    dnnl::pooling_forward::primitive_desc forward(
+        {dnnl::prop_kind::forward_training, algorithm, x.get_desc(), y.get_desc(), strides, kernel, pad_begin, pad_end},
+        build.attr(), build.engine());
     // Max pooling remembers where each maximum was.
     const memory workspace =
         algorithm == dnnl::algorithm::pooling_max ? build.Keep(forward.workspace_desc()) : memory();
@@ -95,9 +95,7 @@ std::unique_ptr<Op> MakeCpuGlobalAvgPool(const OpSpec& op, CpuBuild& build) {
                                   memory::dims{shape.height, shape.width}, build);
 }
 
-std::unique_ptr<Op> MakeCpuFlatten(const OpSpec& op, CpuBuild& build) {
-  return std::make_unique<FlattenOp>(op, build);
-}
+std::unique_ptr<Op> MakeCpuFlatten(const OpSpec& op, CpuBuild& build) { return std::make_unique<FlattenOp>(op, build); }
 
 std::unique_ptr<Op> MakeCpuAdd(const OpSpec& op, CpuBuild& build) { return std::make_unique<AddOp>(op, build); }
 

@@ -29,8 +29,9 @@ struct OpenMp {
     };
     if (!find("omp_set_num_threads", &omp.set_num_threads) || !find("omp_get_max_threads", &omp.get_max_threads) ||
         !find("omp_set_dynamic", &omp.set_dynamic) || !find("omp_get_dynamic", &omp.get_dynamic)) {
-      return Fail(ErrorCode::kUnavailable, "This oneDNN runs without OpenMP; the CPU layers need a oneDNN with it, such as "
-                                           "Debian's libdnnl2.");
+      return Fail(ErrorCode::kUnavailable,
+                  "This oneDNN runs without OpenMP; the CPU layers need a oneDNN with it, such as "
+                  "Debian's libdnnl2.");
     }
     return omp;
   }
@@ -64,17 +65,28 @@ std::string WithThousands(size_t number) {
 
 const char* IsaName() {
   switch (dnnl::get_effective_cpu_isa()) {
-    case dnnl::cpu_isa::sse41: return "sse4.1";
-    case dnnl::cpu_isa::avx: return "avx";
-    case dnnl::cpu_isa::avx2: return "avx2";
-    case dnnl::cpu_isa::avx512_mic: return "avx512_mic";
-    case dnnl::cpu_isa::avx512_mic_4ops: return "avx512_mic_4ops";
-    case dnnl::cpu_isa::avx512_core: return "avx512_core";
-    case dnnl::cpu_isa::avx512_core_vnni: return "avx512_core_vnni";
-    case dnnl::cpu_isa::avx512_core_bf16: return "avx512_core_bf16";
-    case dnnl::cpu_isa::avx512_core_amx: return "avx512_core_amx";
-    case dnnl::cpu_isa::avx2_vnni: return "avx2_vnni";
-    default: return "generic code";
+    case dnnl::cpu_isa::sse41:
+      return "sse4.1";
+    case dnnl::cpu_isa::avx:
+      return "avx";
+    case dnnl::cpu_isa::avx2:
+      return "avx2";
+    case dnnl::cpu_isa::avx512_mic:
+      return "avx512_mic";
+    case dnnl::cpu_isa::avx512_mic_4ops:
+      return "avx512_mic_4ops";
+    case dnnl::cpu_isa::avx512_core:
+      return "avx512_core";
+    case dnnl::cpu_isa::avx512_core_vnni:
+      return "avx512_core_vnni";
+    case dnnl::cpu_isa::avx512_core_bf16:
+      return "avx512_core_bf16";
+    case dnnl::cpu_isa::avx512_core_amx:
+      return "avx512_core_amx";
+    case dnnl::cpu_isa::avx2_vnni:
+      return "avx2_vnni";
+    default:
+      return "generic code";
   }
 }
 
@@ -161,14 +173,22 @@ class CpuModel : public Model {
 
   std::unique_ptr<Op> MakeOp(const OpSpec& op) {
     switch (op.kind) {
-      case OpKind::kFlatten: return MakeCpuFlatten(op, build_);
-      case OpKind::kConv: return MakeCpuConv(op, build_);
-      case OpKind::kFullyConnected: return MakeCpuFullyConnected(op, build_);
-      case OpKind::kBatchNorm: return MakeCpuBatchNorm(op, build_);
-      case OpKind::kMaxPool: return MakeCpuMaxPool(op, build_);
-      case OpKind::kGlobalAvgPool: return MakeCpuGlobalAvgPool(op, build_);
-      case OpKind::kAdd: return MakeCpuAdd(op, build_);
-      case OpKind::kSoftmaxLoss: break;
+      case OpKind::kFlatten:
+        return MakeCpuFlatten(op, build_);
+      case OpKind::kConv:
+        return MakeCpuConv(op, build_);
+      case OpKind::kFullyConnected:
+        return MakeCpuFullyConnected(op, build_);
+      case OpKind::kBatchNorm:
+        return MakeCpuBatchNorm(op, build_);
+      case OpKind::kMaxPool:
+        return MakeCpuMaxPool(op, build_);
+      case OpKind::kGlobalAvgPool:
+        return MakeCpuGlobalAvgPool(op, build_);
+      case OpKind::kAdd:
+        return MakeCpuAdd(op, build_);
+      case OpKind::kSoftmaxLoss:
+        break;
     }
     std::unique_ptr<LossOp> loss = MakeCpuSoftmaxLoss(op, build_);
     loss_ = loss.get();
@@ -199,9 +219,11 @@ class CpuModel : public Model {
 }  // namespace
 
 Result<std::unique_ptr<Model>> BuildCpuModelFromSpec(ModelSpec spec, int batch, int num_threads) {
-  if (batch < 1) return Fail(ErrorCode::kInvalidArgument, "A batch has at least 1 image, not " + std::to_string(batch) + ".");
+  if (batch < 1)
+    return Fail(ErrorCode::kInvalidArgument, "A batch has at least 1 image, not " + std::to_string(batch) + ".");
   if (num_threads < 1) {
-    return Fail(ErrorCode::kInvalidArgument, "A model runs on at least 1 thread, not " + std::to_string(num_threads) + ".");
+    return Fail(ErrorCode::kInvalidArgument,
+                "A model runs on at least 1 thread, not " + std::to_string(num_threads) + ".");
   }
   ASSIGN_OR_RETURN(const OpenMp omp, OpenMp::Find());
   const std::string name = spec.name;
@@ -211,7 +233,8 @@ Result<std::unique_ptr<Model>> BuildCpuModelFromSpec(ModelSpec spec, int batch, 
     TRY(model->AllocateMemory());
     return model;
   } catch (const dnnl::error& error) {
-    return Fail(ErrorCode::kSystem, "oneDNN cannot build " + name + " at batch " + std::to_string(batch) + ": " + error.what() + ".",
+    return Fail(ErrorCode::kSystem,
+                "oneDNN cannot build " + name + " at batch " + std::to_string(batch) + ": " + error.what() + ".",
                 int(error.status));
   }
 }

@@ -17,10 +17,10 @@ size_t ModelSpec::NumParams() const {
   return num_elems;
 }
 
-// He et al. 2015, "Delving Deep into Rectifiers", section 2.2: gain 2 keeps the variance through a ReLU; a layer with
-// none after it gets gain 1.
+// He et al. 2015, "Delving Deep into Rectifiers", section 2.2: gain 2 keeps the variance through a ReLU. The last
+// layer, with none after it, gets 1/3, so that the loss starts near that of chance.
 float SpecBuilder::InitStddev(size_t fan_in, bool relu) const {
-  const double gain = small_init_ ? 1.0 / 3 : relu ? 2 : 1;
+  const double gain = small_init_ ? 1.0 / 3 : relu ? 2.0 : 1.0 / 3;
   return float(std::sqrt(gain / double(fan_in)));
 }
 
@@ -49,8 +49,13 @@ int SpecBuilder::Conv(int x, const std::string& name, const ConvOptions& options
   const ValueShape in = shape(x);
   const size_t fan_in = size_t(in.channels) * options.kernel * options.kernel;
   spec_.num_layers++;
-  OpSpec conv{.kind = OpKind::kConv, .input = x, .kernel = options.kernel, .stride = options.stride,
-              .pad_begin = options.pad, .pad_end = options.pad, .relu = options.relu && !options.batch_norm};
+  OpSpec conv{.kind = OpKind::kConv,
+              .input = x,
+              .kernel = options.kernel,
+              .stride = options.stride,
+              .pad_begin = options.pad,
+              .pad_end = options.pad,
+              .relu = options.relu && !options.batch_norm};
   // With batch normalisation behind it the scale of a convolution is immaterial to forward; gain 2 is customary.
   conv.weight = AddTensor(name + ".weight", {options.channels, in.channels, options.kernel, options.kernel}, true,
                           InitStddev(fan_in, options.relu || options.batch_norm), 0);
@@ -86,9 +91,9 @@ int SpecBuilder::MaxPool(int x, int kernel, int stride, int pad, bool round_up) 
   if (in.height + 2 * pad < kernel) steps = 0;
   // The last window reaches to steps * stride + kernel - pad; what lies beyond the input is padding.
   const int pad_end = std::max(0, steps * stride + kernel - pad - in.height);
-  return AddOp({.kind = OpKind::kMaxPool, .input = x, .kernel = kernel, .stride = stride, .pad_begin = pad,
-                .pad_end = pad_end},
-               {in.channels, steps + 1, steps + 1});
+  return AddOp(
+      {.kind = OpKind::kMaxPool, .input = x, .kernel = kernel, .stride = stride, .pad_begin = pad, .pad_end = pad_end},
+      {in.channels, steps + 1, steps + 1});
 }
 
 int SpecBuilder::GlobalAvgPool(int x) {

@@ -80,8 +80,8 @@ ModelSpec BuildResnet20(SpecBuilder b, int num_classes) {
       const std::string name = "stage" + std::to_string(stage + 1) + ".block" + std::to_string(block + 1);
       const int channels = 16 << stage;
       const int stride = stage > 0 && block == 0 ? 2 : 1;
-      int y = b.Conv(x, name + ".conv1", {.channels = channels, .kernel = 3, .stride = stride, .pad = 1,
-                                          .batch_norm = true, .relu = true});
+      int y = b.Conv(x, name + ".conv1",
+                     {.channels = channels, .kernel = 3, .stride = stride, .pad = 1, .batch_norm = true, .relu = true});
       y = b.Conv(y, name + ".conv2", {.channels = channels, .kernel = 3, .pad = 1, .batch_norm = true});
       x = Join(b, x, y, stride, name);
     }
@@ -103,8 +103,8 @@ ModelSpec BuildResnet50(SpecBuilder b, int num_classes) {
       const int channels = 64 << stage;
       const int stride = stage > 0 && block == 0 ? 2 : 1;
       int y = b.Conv(x, name + ".conv1", {.channels = channels, .kernel = 1, .batch_norm = true, .relu = true});
-      y = b.Conv(y, name + ".conv2", {.channels = channels, .kernel = 3, .stride = stride, .pad = 1,
-                                      .batch_norm = true, .relu = true});
+      y = b.Conv(y, name + ".conv2",
+                 {.channels = channels, .kernel = 3, .stride = stride, .pad = 1, .batch_norm = true, .relu = true});
       y = b.Conv(y, name + ".conv3", {.channels = 4 * channels, .kernel = 1, .batch_norm = true});
       x = Join(b, x, y, stride, name);
     }
@@ -130,7 +130,8 @@ constexpr int kMaxClasses = 100000;
 }  // namespace
 
 Result<ModelSpec> FindModel(const std::string& name, ImageShape image, int num_classes) {
-  const ZooEntry* entry = std::find_if(std::begin(kZoo), std::end(kZoo), [&](const ZooEntry& e) { return e.name == name; });
+  const ZooEntry* entry =
+      std::find_if(std::begin(kZoo), std::end(kZoo), [&](const ZooEntry& e) { return e.name == name; });
   if (entry == std::end(kZoo)) {
     std::string names;
     for (const ZooEntry& e : kZoo) names += (names.empty() ? "" : ", ") + std::string(e.name);

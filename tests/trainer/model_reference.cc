@@ -75,7 +75,9 @@ void ReferenceModel::Run(std::span<const float> images, bool training) {
       return x[((n * size_t(in.channels) + size_t(c)) * in.height + h) * in.width + w];
     };
     switch (op.kind) {
-      case OpKind::kFlatten: y = x; break;
+      case OpKind::kFlatten:
+        y = x;
+        break;
       case OpKind::kConv:
         for_output([&](size_t n, int o, int h, int w) {
           double sum = op.bias >= 0 ? params_[op.bias][o] : 0;
@@ -90,11 +92,14 @@ void ReferenceModel::Run(std::span<const float> images, bool training) {
       case OpKind::kFullyConnected:
         for_output([&](size_t n, int o, int, int) {
           double sum = params_[op.bias][o];
-          for (int c = 0; c < in.channels; c++) sum += input(n, c, 0, 0) * params_[op.weight][size_t(o) * in.channels + c];
+          for (int c = 0; c < in.channels; c++)
+            sum += input(n, c, 0, 0) * params_[op.weight][size_t(o) * in.channels + c];
           return sum;
         });
         break;
-      case OpKind::kBatchNorm: BatchNorm(op, op_index, training); break;
+      case OpKind::kBatchNorm:
+        BatchNorm(op, op_index, training);
+        break;
       case OpKind::kMaxPool:
         for_output([&](size_t n, int c, int h, int w) {
           double max = -INFINITY;
@@ -113,7 +118,8 @@ void ReferenceModel::Run(std::span<const float> images, bool training) {
       case OpKind::kAdd:
         for (size_t i = 0; i < y.size(); i++) y[i] = x[i] + values_[op.input2][i];
         break;
-      case OpKind::kSoftmaxLoss: break;
+      case OpKind::kSoftmaxLoss:
+        break;
     }
     if (op.relu) {
       for (double& v : y) v = std::max(v, 0.0);
