@@ -187,7 +187,7 @@ Result<std::unique_ptr<Pipeline>> Pipeline::Start(const Dataset& dataset, const 
   if (dataset.Count() < global_batch) {
     return Fail(ErrorCode::kInvalidArgument,
                 "The training data has " + std::to_string(dataset.Count()) + " images, fewer than one step of " +
-                    std::to_string(options.num_workers) + " workers with --batch " + std::to_string(options.batch) +
+                    std::to_string(options.num_workers) + (options.num_workers == 1 ? " worker" : " workers") + " with --batch " + std::to_string(options.batch) +
                     " takes: give a smaller --batch.");
   }
   const size_t num_slots = size_t(ThreadedPipeline::NumSlots(options));
