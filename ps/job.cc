@@ -29,6 +29,8 @@ struct Named {
   Enum value;
   const char* name;
 };
+template <typename Enum>
+Named(Enum, const char*) -> Named<Enum>;  // clang 14 deduces no aggregate
 
 constexpr std::array kCodecs = {Named{Codec::kNone, "none"}, Named{Codec::kFec, "fec"}, Named{Codec::kTwoBit, "2bit"}};
 constexpr std::array kReplyCodecs = {Named{ReplyCodec::kRaw, "raw"}, Named{ReplyCodec::kFec, "fec"}};
@@ -122,16 +124,20 @@ class Reader {
 
   Reader& Bool(const char* key, bool* out) {
     if (const Json* json = Get(key)) {
-      if (const auto* value = json->get_ptr<const Json::boolean_t*>()) *out = *value;
-      else Complain(key, "is neither true nor false");
+      if (const auto* value = json->get_ptr<const Json::boolean_t*>())
+        *out = *value;
+      else
+        Complain(key, "is neither true nor false");
     }
     return *this;
   }
 
   Reader& String(const char* key, std::string* out) {
     if (const Json* json = Get(key)) {
-      if (const auto* value = json->get_ptr<const Json::string_t*>()) *out = *value;
-      else Complain(key, "is not a string");
+      if (const auto* value = json->get_ptr<const Json::string_t*>())
+        *out = *value;
+      else
+        Complain(key, "is not a string");
     }
     return *this;
   }
@@ -141,8 +147,10 @@ class Reader {
     std::string text;
     String(key, &text);
     if (!error_.empty()) return *this;
-    if (Result<Enum> value = parse(text)) *out = *value;
-    else Complain(key, "holds an unknown name, " + Quoted(text));
+    if (Result<Enum> value = parse(text))
+      *out = *value;
+    else
+      Complain(key, "holds an unknown name, " + Quoted(text));
     return *this;
   }
 
@@ -161,7 +169,9 @@ class Reader {
   void Complain(const std::string& what) {
     if (error_.empty()) error_ = where_ + " " + what;
   }
-  void Complain(const char* key, const std::string& what) { Complain("has a field '" + std::string(key) + "' that " + what); }
+  void Complain(const char* key, const std::string& what) {
+    Complain("has a field '" + std::string(key) + "' that " + what);
+  }
   const std::string& error() const { return error_; }  // empty: all is well
 
  private:
@@ -191,8 +201,10 @@ int Nesting(const std::string& text) {
   for (size_t i = 0; i < text.size(); ++i) {
     const char c = text[i];
     if (in_string) {
-      if (c == '\\') ++i;
-      else if (c == '"') in_string = false;
+      if (c == '\\')
+        ++i;
+      else if (c == '"')
+        in_string = false;
     } else if (c == '"') {
       in_string = true;
     } else if (c == '[' || c == '{') {
@@ -239,7 +251,8 @@ std::string ReadTensors(const Json& array, Job* job) {
     job->tensors.push_back(std::move(tensor));
   }
   if (total_elems > kMaxTotalElems) {
-    return "has " + std::to_string(total_elems) + " parameters: at most " + std::to_string(kMaxTotalElems) + " are possible";
+    return "has " + std::to_string(total_elems) + " parameters: at most " + std::to_string(kMaxTotalElems) +
+           " are possible";
   }
   if (num_segments > kMaxSegments) {
     return "has " + std::to_string(num_segments) + " segments: at most " + std::to_string(kMaxSegments) +
@@ -311,7 +324,8 @@ std::string Job::ToJson() const {
 
 Result<Job> Job::Parse(const std::string& text) {
   if (text.size() > kMaxJobTextBytes) {
-    return BadJob("has " + std::to_string(text.size()) + " bytes: at most " + std::to_string(kMaxJobTextBytes) + " are possible");
+    return BadJob("has " + std::to_string(text.size()) + " bytes: at most " + std::to_string(kMaxJobTextBytes) +
+                  " are possible");
   }
   if (Nesting(text) > kMaxNesting) return BadJob("is nested too deeply");
   const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
@@ -387,9 +401,12 @@ const char* ToString(LrSchedule schedule) { return NameOf(kLrSchedules, schedule
 
 std::string ToString(Sync sync) {
   switch (sync.kind) {
-    case SyncKind::kBsp: return "bsp";
-    case SyncKind::kSsp: return "ssp:" + std::to_string(sync.staleness);
-    case SyncKind::kAsync: return "async";
+    case SyncKind::kBsp:
+      return "bsp";
+    case SyncKind::kSsp:
+      return "ssp:" + std::to_string(sync.staleness);
+    case SyncKind::kAsync:
+      return "async";
   }
   return "?";
 }
