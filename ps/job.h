@@ -32,8 +32,8 @@ struct LearningRate {
   float base = 0.05f;
   LrSchedule schedule = LrSchedule::kCosine;
   int64_t total_steps = 1;
-  int64_t warmup_steps = 0;   // linear from base / warmup_steps
-  int64_t step_every = 0;     // kStep: multiplied by `gamma` every so many steps
+  int64_t warmup_steps = 0;  // linear from base / warmup_steps
+  int64_t step_every = 0;    // kStep: multiplied by `gamma` every so many steps
   float gamma = 0.1f;
   // step: 0 for the first. Computed in double with +, * and / alone (no libm): the same bits on every machine.
   float At(int64_t step) const;
@@ -44,7 +44,7 @@ inline constexpr uint64_t kMinSegmentBytes = 16 << 10;  // one FEC block of 4096
 inline constexpr uint64_t kMaxSegmentBytes = 16 << 20;
 inline constexpr uint64_t kMaxWindowBytes = uint64_t{1} << 30;
 inline constexpr int kMinFecThreshold = -126 + 15;  // all 16 exponents of a code, and 15 below, are normal floats
-inline constexpr int kMaxFecThreshold = 127 - 16;      // room for a fraction of an exponent: Params in kernels/fec.h
+inline constexpr int kMaxFecThreshold = 127 - 16;   // room for a fraction of an exponent: Params in kernels/fec.h
 inline constexpr double kMinFecDensity = 1e-6;
 inline constexpr double kMinTwoBitThreshold = 1e-12;
 inline constexpr double kMaxTwoBitThreshold = 1e12;
@@ -54,17 +54,17 @@ inline constexpr uint32_t kMaxStaleness = 1024;
 struct JobTensor {
   std::string name;  // 1 to 255 letters, digits, '.', '_', '-' or '/'
   uint64_t num_elems = 0;
-  uint32_t layer = 0;   // its priority: 0 is the most urgent
-  bool decay = true;    // weight decay applies
+  uint32_t layer = 0;  // its priority: 0 is the most urgent
+  bool decay = true;   // weight decay applies
 };
 
 struct Job {
-  std::vector<JobTensor> tensors;  // layers start at 0, never decrease and leave out no number
+  std::vector<JobTensor> tensors;     // layers start at 0, never decrease and leave out no number
   uint64_t segment_bytes = 64 << 10;  // of fp32; a multiple of one FEC block
   uint64_t window_bytes = 256 << 10;  // most encoded bytes in flight per rank
 
   Codec codec = Codec::kFec;
-  bool fec_auto = false;        // steer to fec_density
+  bool fec_auto = false;  // steer to fec_density
   int fec_threshold = -7;
   double fec_density = 0.02;
   bool fec_runs_layout = false;  // the published layout

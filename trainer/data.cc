@@ -56,17 +56,19 @@ Result<std::vector<uint8_t>> ReadDataFile(const DataSource& source, const std::s
   if (!file) {
     if (errno != ENOENT && errno != ENOTDIR) return unreadable();
     if (access((path + ".gz").c_str(), F_OK) == 0) {
-      return Fail(ErrorCode::kUnavailable, path + " is there in compressed form only; unpack it: gunzip " + path + ".gz");
+      return Fail(ErrorCode::kUnavailable,
+                  path + " is there in compressed form only; unpack it: gunzip " + path + ".gz");
     }
-    return Fail(ErrorCode::kUnavailable, path + " does not exist; fetch it: " + FetchCommand(source) +
-                                             ", or give its folder with --data-dir");
+    return Fail(ErrorCode::kUnavailable,
+                path + " does not exist; fetch it: " + FetchCommand(source) + ", or give its folder with --data-dir");
   }
   struct stat status;
   if (fstat(file.get(), &status) != 0) return unreadable();
   if (!S_ISREG(status.st_mode)) return BadDataFile(source, path, "is not a regular file");
   if (uint64_t(status.st_size) > max_bytes) {
-    return BadDataFile(source, path, "has " + std::to_string(status.st_size) + " bytes where at most " +
-                                         std::to_string(max_bytes) + " are possible");
+    return BadDataFile(source, path,
+                       "has " + std::to_string(status.st_size) + " bytes where at most " + std::to_string(max_bytes) +
+                           " are possible");
   }
   std::vector<uint8_t> bytes(size_t(status.st_size));
   size_t done = 0;
@@ -81,14 +83,20 @@ Result<std::vector<uint8_t>> ReadDataFile(const DataSource& source, const std::s
   return bytes;
 }
 
-Result<DataSplits> LoadData(const std::string& name, const std::string& dir, ImageShape synthetic_image, uint64_t seed) {
+Result<DataSplits> LoadData(const std::string& name, const std::string& dir, ImageShape synthetic_image,
+                            uint64_t seed) {
   const DataSource source = {name, dir};
-  Result<DataSplits> loaded = Fail(ErrorCode::kInvalidArgument, "'" + name + "' is not a data set: say mnist, fashion-mnist, "
-                                                                "cifar10, cifar100 or synthetic.");
-  if (name == "mnist" || name == "fashion-mnist") loaded = LoadIdx(source);
-  else if (name == "cifar10") loaded = LoadCifar10(source);
-  else if (name == "cifar100") loaded = LoadCifar100(source);
-  else if (name == "synthetic") loaded = MakeSynthetic(synthetic_image, seed);
+  Result<DataSplits> loaded = Fail(ErrorCode::kInvalidArgument, "'" + name +
+                                                                    "' is not a data set: say mnist, fashion-mnist, "
+                                                                    "cifar10, cifar100 or synthetic.");
+  if (name == "mnist" || name == "fashion-mnist")
+    loaded = LoadIdx(source);
+  else if (name == "cifar10")
+    loaded = LoadCifar10(source);
+  else if (name == "cifar100")
+    loaded = LoadCifar100(source);
+  else if (name == "synthetic")
+    loaded = MakeSynthetic(synthetic_image, seed);
   if (!loaded) return loaded;
   SetMoments(&loaded->train);
   loaded->test.mean = loaded->train.mean;

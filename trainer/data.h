@@ -17,10 +17,10 @@ namespace gradlane {
 struct Dataset {
   ImageShape image;
   int num_classes = 10;
-  std::vector<uint8_t> pixels;   // (count, C, H, W)
-  std::vector<int32_t> labels;   // (count,)
-  std::vector<float> mean;       // (C,) of pixel / 255
-  std::vector<float> stddev;     // (C,)
+  std::vector<uint8_t> pixels;  // (count, C, H, W)
+  std::vector<int32_t> labels;  // (count,)
+  std::vector<float> mean;      // (C,) of pixel / 255
+  std::vector<float> stddev;    // (C,)
   size_t Count() const { return labels.size(); }
 };
 
@@ -31,17 +31,17 @@ struct DataSplits {
 
 // name: mnist, fashion-mnist, cifar10, cifar100, synthetic. dir: where the files are. Every byte of a file is checked:
 // magic, counts, length, labels in range. kUnavailable: a missing file, with the command that fetches it;
-// kInvalidArgument: unknown name; kMalformed is given as kInvalidArgument too (exit code 2), naming the file and offset.
-// synthetic needs no file: image gives its shape (1x28x28 by default, 3x224x224 for the big models).
+// kInvalidArgument: unknown name; kMalformed is given as kInvalidArgument too (exit code 2), naming the file and
+// offset. synthetic needs no file: image gives its shape (1x28x28 by default, 3x224x224 for the big models).
 Result<DataSplits> LoadData(const std::string& name, const std::string& dir, ImageShape synthetic_image, uint64_t seed);
 
 struct PipelineOptions {
-  uint32_t rank = 0;         // of this worker
+  uint32_t rank = 0;  // of this worker
   uint32_t num_workers = 1;
-  int batch = 64;            // per worker
+  int batch = 64;  // per worker
   uint64_t seed = 1;
-  bool augment = false;      // pad by 4, random crop, random flip
-  int prefetch = 4;          // batches
+  bool augment = false;  // pad by 4, random crop, random flip
+  int prefetch = 4;      // batches
 };
 
 struct Batch {
@@ -56,9 +56,10 @@ class Pipeline {
  public:
   virtual ~Pipeline() = default;  // stops its thread
   // dataset must outlive the pipeline. kInvalidArgument: the data is smaller than one global batch.
-  static Result<std::unique_ptr<Pipeline>> Start(const Dataset& dataset, const PipelineOptions& options, TraceTrack* track);
+  static Result<std::unique_ptr<Pipeline>> Start(const Dataset& dataset, const PipelineOptions& options,
+                                                 TraceTrack* track);
   virtual int64_t StepsPerEpoch() const = 0;
-  virtual Batch Next() = 0;      // valid until the next call; blocks if the thread is behind
+  virtual Batch Next() = 0;            // valid until the next call; blocks if the thread is behind
   virtual int64_t WaitNs() const = 0;  // total time that Next blocked
 };
 

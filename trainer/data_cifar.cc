@@ -25,18 +25,19 @@ Result<void> AppendFile(const DataSource& source, const CifarFormat& format, con
   ASSIGN_OR_RETURN(const std::vector<uint8_t> bytes, ReadDataFile(source, path, kMaxRecordsPerFile * record_bytes));
   const size_t num_records = bytes.size() / record_bytes;
   if (num_records == 0 || bytes.size() % record_bytes != 0) {
-    return BadDataFile(source, path, "is cut off at byte " + std::to_string(bytes.size()) + ", inside record " +
-                                         std::to_string(num_records) + ", where each has " + std::to_string(record_bytes) +
-                                         " bytes");
+    return BadDataFile(source, path,
+                       "is cut off at byte " + std::to_string(bytes.size()) + ", inside record " +
+                           std::to_string(num_records) + ", where each has " + std::to_string(record_bytes) + " bytes");
   }
   data->pixels.reserve(data->pixels.size() + num_records * kPixelBytes);
   for (size_t i = 0; i < num_records; ++i) {
     const uint8_t* record = bytes.data() + i * record_bytes;
     const int label = record[format.label_bytes - 1];
     if (label >= format.num_classes) {
-      return BadDataFile(source, path, "has the label " + std::to_string(label) + " at byte " +
-                                           std::to_string(i * record_bytes + format.label_bytes - 1) + " where 0 to " +
-                                           std::to_string(format.num_classes - 1) + " are possible");
+      return BadDataFile(source, path,
+                         "has the label " + std::to_string(label) + " at byte " +
+                             std::to_string(i * record_bytes + format.label_bytes - 1) + " where 0 to " +
+                             std::to_string(format.num_classes - 1) + " are possible");
     }
     data->labels.push_back(label);
     data->pixels.insert(data->pixels.end(), record + format.label_bytes, record + record_bytes);

@@ -1,5 +1,5 @@
-// The file formats behind LoadData, one function each, and what they share. Internal to trainer/data*.cc. Stateless; any
-// thread. A reader leaves mean and stddev empty: LoadData computes them.
+// The file formats behind LoadData, one function each, and what they share. Internal to trainer/data*.cc. Stateless;
+// any thread. A reader leaves mean and stddev empty: LoadData computes them.
 #pragma once
 
 #include <cstddef>

@@ -61,7 +61,8 @@ Result<Idx> ReadIdx(const DataSource& source, const std::string& path, const std
   }
   const uint64_t expected_bytes = kHeaderBytes + idx.count * item_bytes;
   if (bytes.size() < expected_bytes) {
-    return bad("is cut off at byte " + length + " of the " + std::to_string(expected_bytes) + " that its header promises");
+    return bad("is cut off at byte " + length + " of the " + std::to_string(expected_bytes) +
+               " that its header promises");
   }
   if (bytes.size() > expected_bytes) {
     return bad("has " + length + " bytes where its header promises " + std::to_string(expected_bytes));
@@ -77,8 +78,9 @@ Result<Dataset> LoadSplit(const DataSource& source, const std::string& split) {
   ASSIGN_OR_RETURN(Idx images, ReadIdx<2>(source, images_path, {kSide, kSide}));
   ASSIGN_OR_RETURN(const Idx labels, ReadIdx<0>(source, labels_path, {}));
   if (labels.count != images.count) {
-    return BadDataFile(source, labels_path, "has " + std::to_string(labels.count) + " labels for the " +
-                                                std::to_string(images.count) + " images of " + images_path);
+    return BadDataFile(source, labels_path,
+                       "has " + std::to_string(labels.count) + " labels for the " + std::to_string(images.count) +
+                           " images of " + images_path);
   }
   Dataset data;
   data.image = {1, kSide, kSide};
@@ -87,8 +89,9 @@ Result<Dataset> LoadSplit(const DataSource& source, const std::string& split) {
   data.labels.reserve(labels.count);
   for (size_t i = 0; i < labels.elems.size(); ++i) {
     if (labels.elems[i] >= kNumClasses) {
-      return BadDataFile(source, labels_path, "has the label " + std::to_string(labels.elems[i]) + " at byte " +
-                                                  std::to_string(8 + i) + " where 0 to 9 are possible");
+      return BadDataFile(source, labels_path,
+                         "has the label " + std::to_string(labels.elems[i]) + " at byte " + std::to_string(8 + i) +
+                             " where 0 to 9 are possible");
     }
     data.labels.push_back(labels.elems[i]);
   }

@@ -1,6 +1,6 @@
-// Random numbers for data, by counter: the n-th number of a stream is a function of (seed, stream, n), the same on every
-// platform and for every number of ranks. Value type, no state but the counter.
-// The mix is SplitMix64's finaliser (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, OOPSLA 2014).
+// Random numbers for data, by counter: the n-th number of a stream is a function of (seed, stream, n), the same on
+// every platform and for every number of ranks. Value type, no state but the counter. The mix is SplitMix64's finaliser
+// (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, OOPSLA 2014).
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,8 @@ class CounterRandom {
 
   uint64_t Next() { return MixBits(key_ + ++counter_ * kGolden); }
 
-  // Uniform in [0, bound), without bias (Lemire: Fast Random Integer Generation in an Interval, 2019). bound: 1 or more.
+  // Uniform in [0, bound), without bias (Lemire: Fast Random Integer Generation in an Interval, 2019). bound: 1 or
+  // more.
   uint32_t Below(uint32_t bound) {
     uint64_t product = (Next() >> 32) * bound;
     if (uint32_t(product) < bound) {

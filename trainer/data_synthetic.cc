@@ -9,9 +9,9 @@ namespace gradlane {
 namespace {
 
 constexpr int kNumClasses = 10;
-constexpr int kGrid = 6;         // a pattern is interpolated between kGrid * kGrid random values
-constexpr int kContrast = 56;    // of a pattern: 128 +- this
-constexpr int kNoise = 64;       // +- this, uniform
+constexpr int kGrid = 6;       // a pattern is interpolated between kGrid * kGrid random values
+constexpr int kContrast = 56;  // of a pattern: 128 +- this
+constexpr int kNoise = 64;     // +- this, uniform
 constexpr size_t kSmallImage = 3 * 32 * 32;
 
 // (class, C, H, W) of 128 +- kContrast
@@ -74,7 +74,8 @@ Dataset MakeSplit(ImageShape image, const std::vector<uint8_t>& patterns, size_t
 DataSplits MakeSynthetic(ImageShape image, uint64_t seed) {
   const bool small = image.NumElems() <= kSmallImage;
   const std::vector<uint8_t> patterns = MakePatterns(image, seed);
-  return {MakeSplit(image, patterns, small ? 4096 : 512, seed, 0), MakeSplit(image, patterns, small ? 1024 : 128, seed, 1)};
+  return {MakeSplit(image, patterns, small ? 4096 : 512, seed, 0),
+          MakeSplit(image, patterns, small ? 1024 : 128, seed, 1)};
 }
 
 }  // namespace gradlane

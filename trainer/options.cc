@@ -41,7 +41,8 @@ tl::unexpected<Error> Wrong(std::string sentence) { return Fail(ErrorCode::kInva
 
 const OptionRow* FindRow(std::string_view name) {
   const auto table = OptionTable();
-  const auto found = std::find_if(table.begin(), table.end(), [name](const OptionRow& row) { return name == row.name; });
+  const auto found =
+      std::find_if(table.begin(), table.end(), [name](const OptionRow& row) { return name == row.name; });
   return found == table.end() ? nullptr : &*found;
 }
 
@@ -111,7 +112,8 @@ Result<void> ReadConfig(const std::string& path, Given* given) {
       return Wrong(where + "options stand in no section, and there is one named " + Quoted(item.parents.front()) + ".");
     }
     if (row == nullptr || row->group == nullptr) {
-      return Wrong(where + Quoted(item.name) + " is not an option of gradlane-train; gradlane-train --help lists them.");
+      return Wrong(where + Quoted(item.name) +
+                   " is not an option of gradlane-train; gradlane-train --help lists them.");
     }
     if (item.inputs.size() != 1 || std::exchange(seen[item.name], true)) {
       return Wrong(where + Quoted(item.name) + " has more than one value.");
@@ -127,8 +129,10 @@ Result<void> SettlePlace(Given* given) {
   const Source role = SourceOf(*given, "role");
   if (local == Source::kDefault && role == Source::kDefault) {
     return Wrong(
-        "Say what to start: --local 2x1 starts two workers and a server on this host (1x0: one worker alone); --role worker "
-        "or --role server, with --rank, --workers, --servers and --rendezvous, is one rank of a job over several hosts.");
+        "Say what to start: --local 2x1 starts two workers and a server on this host (1x0: one worker alone); --role "
+        "worker "
+        "or --role server, with --rank, --workers, --servers and --rendezvous, is one rank of a job over several "
+        "hosts.");
   }
   if (local == role) return Wrong("--local starts every rank and --role is one of them: give one of the two.");
   if (local < role) {
@@ -138,7 +142,8 @@ Result<void> SettlePlace(Given* given) {
   given->erase("role");
   for (const char* name : {"rank", "workers", "servers", "rendezvous"}) {
     const Source source = SourceOf(*given, name);
-    if (source >= local) return Wrong("--" + std::string(name) + " goes with --role: --local starts and numbers the ranks itself.");
+    if (source >= local)
+      return Wrong("--" + std::string(name) + " goes with --role: --local starts and numbers the ranks itself.");
     if (source != Source::kDefault) given->erase(name);
   }
   return {};
@@ -160,9 +165,9 @@ Result<void> SetValues(const Given& given, Options* options) {
 Result<void> CheckTogether(const Options& options) {
   const Membership members = options.members;
   if (members.num_workers > 1 && members.num_servers == 0) {
-    return Wrong(std::to_string(members.num_workers) + " workers need a server: " +
-                 (options.local ? "give --local " + std::to_string(members.num_workers) + "x1."
-                                : "give --servers 1 or more."));
+    return Wrong(
+        std::to_string(members.num_workers) + " workers need a server: " +
+        (options.local ? "give --local " + std::to_string(members.num_workers) + "x1." : "give --servers 1 or more."));
   }
   if (options.role) {
     const bool server = *options.role == Role::kServer;
@@ -170,8 +175,8 @@ Result<void> CheckTogether(const Options& options) {
     const char* option = server ? "--servers " : "--workers ";
     if (count == 0) return Wrong("--role server: there are none with --servers 0.");
     if (options.rank >= count) {
-      return Wrong("--rank " + std::to_string(options.rank) + " does not exist among " + option + std::to_string(count) +
-                   ": ranks count from 0.");
+      return Wrong("--rank " + std::to_string(options.rank) + " does not exist among " + option +
+                   std::to_string(count) + ": ranks count from 0.");
     }
     if (members.Count() > 1 && options.rendezvous.empty()) {
       return Wrong("--role needs --rendezvous HOST:PORT, where server 0 listens and all others find it.");
@@ -181,8 +186,8 @@ Result<void> CheckTogether(const Options& options) {
     }
   }
   if (options.window_bytes < options.segment_bytes) {
-    return Wrong("--window-bytes " + std::to_string(options.window_bytes) + " is smaller than one segment: --segment-bytes is " +
-                 std::to_string(options.segment_bytes) + ".");
+    return Wrong("--window-bytes " + std::to_string(options.window_bytes) +
+                 " is smaller than one segment: --segment-bytes is " + std::to_string(options.segment_bytes) + ".");
   }
   if (options.schedule == Schedule::kSerial && options.sync.kind != SyncKind::kBsp) {
     return Wrong("--schedule serial waits for all replies of a step before the next: that is --sync bsp, not --sync " +
@@ -200,8 +205,9 @@ Result<void> ReadSecret(Options* options) {
   }
   const char* secret = std::getenv("GRADLANE_SECRET");
   if (secret == nullptr || *secret == '\0') {
-    return Wrong("The job's secret is missing: give --secret-file FILE or set the environment variable GRADLANE_SECRET, to "
-                 "the same 16 characters or more for every rank.");
+    return Wrong(
+        "The job's secret is missing: give --secret-file FILE or set the environment variable GRADLANE_SECRET, to "
+        "the same 16 characters or more for every rank.");
   }
   options->secret = secret;
   return {};

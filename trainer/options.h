@@ -15,11 +15,11 @@ namespace gradlane {
 struct Options {
   // Where this process stands.
   std::optional<Role> role;
-  bool local = false;            // --local WxS: `members` is set from it
-  Membership members;            // --workers, --servers
+  bool local = false;  // --local WxS: `members` is set from it
+  Membership members;  // --workers, --servers
   uint32_t rank = 0;
-  std::string rendezvous;        // HOST:PORT
-  std::string secret_file;       // --secret-file; else the environment variable GRADLANE_SECRET, read into `secret`
+  std::string rendezvous;   // HOST:PORT
+  std::string secret_file;  // --secret-file; else the environment variable GRADLANE_SECRET, read into `secret`
   std::string secret;
   int join_timeout_ms = 30'000;  // --join-timeout SECONDS
   int peer_timeout_ms = 10'000;  // --peer-timeout SECONDS
@@ -27,38 +27,38 @@ struct Options {
   // What is trained.
   std::string model = "lenet5";
   std::string data = "mnist";
-  std::string data_dir;          // default: build/data/<data> below the current folder, stated in --help
+  std::string data_dir;  // default: build/data/<data> below the current folder, stated in --help
   int epochs = 2;
   std::optional<int64_t> steps;  // wins over epochs
   int batch = 64;
   uint64_t seed = 1;
-  std::optional<bool> augment;   // --augment on|off; default: on for cifar
-  int threads = 0;               // compute threads per worker; 0: cores / local workers, at least 1
-  std::string device = "auto";   // auto, cpu, cuda
+  std::optional<bool> augment;  // --augment on|off; default: on for cifar
+  int threads = 0;              // compute threads per worker; 0: cores / local workers, at least 1
+  std::string device = "auto";  // auto, cpu, cuda
 
   // How it learns.
   float lr = 0.05f;
   LrSchedule lr_schedule = LrSchedule::kCosine;  // --lr-schedule constant|step|cosine
-  double warmup_epochs = 0;      // --warmup-epochs
-  double lr_step_epochs = 30;    // --lr-step-epochs
-  float lr_gamma = 0.1f;         // --lr-gamma
+  double warmup_epochs = 0;                      // --warmup-epochs
+  double lr_step_epochs = 30;                    // --lr-step-epochs
+  float lr_gamma = 0.1f;                         // --lr-gamma
   float momentum = 0.9f;
-  float weight_decay = 0;        // --weight-decay
+  float weight_decay = 0;  // --weight-decay
   OptimizerKind optimizer = OptimizerKind::kSgd;
 
   // How gradients travel.
   Codec codec = Codec::kFec;
   std::optional<int> fec_threshold = -7;  // nullopt: auto
   double fec_density = 0.02;
-  bool fec_runs_layout = false;           // --fec-layout smallest|runs
-  bool fec_truncate = false;              // --fec-rounding nearest|truncate
+  bool fec_runs_layout = false;  // --fec-layout smallest|runs
+  bool fec_truncate = false;     // --fec-rounding nearest|truncate
   bool error_feedback = true;
-  float two_bit_threshold = 0.5f;         // --two-bit-threshold
+  float two_bit_threshold = 0.5f;  // --two-bit-threshold
   ReplyCodec reply = ReplyCodec::kFec;
-  int fec_reply_threshold = -9;           // --fec-reply-threshold
+  int fec_reply_threshold = -9;  // --fec-reply-threshold
   Schedule schedule = Schedule::kPreemptive;
   Sync sync;
-  std::string fabric = "auto";            // auto, ucx, verbs, loopback
+  std::string fabric = "auto";  // auto, ucx, verbs, loopback
   uint64_t segment_bytes = 64 << 10;
   uint64_t window_bytes = 256 << 10;
 

@@ -78,7 +78,8 @@ Result<void> SetFecThreshold(Options& options, Text text) {
   }
   int exponent = 0;
   if (!ReadWhole(text, &exponent) || exponent < kMinFecThreshold || exponent > kMaxFecThreshold) {
-    return Refuse(text, "auto or an exponent from " + std::to_string(kMinFecThreshold) + " to " + std::to_string(kMaxFecThreshold));
+    return Refuse(text, "auto or an exponent from " + std::to_string(kMinFecThreshold) + " to " +
+                            std::to_string(kMaxFecThreshold));
   }
   options.fec_threshold = exponent;
   return {};
@@ -86,7 +87,8 @@ Result<void> SetFecThreshold(Options& options, Text text) {
 
 Result<void> SetSegmentBytes(Options& options, Text text) {
   ASSIGN_OR_RETURN(const uint64_t bytes, Bytes(text, kMinSegmentBytes, kMaxSegmentBytes));
-  if (bytes % kMinSegmentBytes != 0) return Refuse(text, "a multiple of " + std::to_string(kMinSegmentBytes) + ", the bytes of one FEC block");
+  if (bytes % kMinSegmentBytes != 0)
+    return Refuse(text, "a multiple of " + std::to_string(kMinSegmentBytes) + ", the bytes of one FEC block");
   options.segment_bytes = bytes;
   return {};
 }
@@ -259,10 +261,12 @@ std::string OptionHelp() {
     if (row.group == nullptr) continue;
     if (row.group != group) text += "\n" + std::string(group = row.group) + "\n";
     const std::string fallback = DefaultText(row);
-    text += HelpLine("--" + std::string(row.name) + " " + row.value, row.help + (fallback.empty() ? "" : " [" + fallback + "]"));
+    text += HelpLine("--" + std::string(row.name) + " " + row.value,
+                     row.help + (fallback.empty() ? "" : " [" + fallback + "]"));
   }
   text += "\nGeneral\n";
-  text += HelpLine("--config FILE", "read options from a TOML file, for example: batch = 128; the command line has precedence");
+  text += HelpLine("--config FILE",
+                   "read options from a TOML file, for example: batch = 128; the command line has precedence");
   text += HelpLine("--help", "print this and end; defaults are in brackets");
   text += HelpLine("--version", "print the version and end");
   return text;

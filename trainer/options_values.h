@@ -51,10 +51,12 @@ inline Result<uint64_t> Bytes(std::string_view text, uint64_t low, uint64_t high
   const char unit = text.empty() ? ' ' : text.back();
   const int shift = unit == 'K' || unit == 'k' ? 10 : unit == 'M' || unit == 'm' ? 20 : 0;
   uint64_t value = 0;
-  if (ReadWhole(text.substr(0, text.size() - (shift != 0)), &value) && value <= high >> shift && value << shift >= low) {
+  if (ReadWhole(text.substr(0, text.size() - (shift != 0)), &value) && value <= high >> shift &&
+      value << shift >= low) {
     return value << shift;
   }
-  return Refuse(text, "a number of bytes from " + std::to_string(low) + " to " + std::to_string(high) + " (64K and 1M also do)");
+  return Refuse(
+      text, "a number of bytes from " + std::to_string(low) + " to " + std::to_string(high) + " (64K and 1M also do)");
 }
 
 inline Result<bool> OnOff(std::string_view text) {

@@ -48,7 +48,8 @@ class ThreadedPipeline final : public Pipeline {
     try {
       thread_ = std::thread([this] { Run(); });
     } catch (const std::system_error& error) {
-      return Fail(ErrorCode::kSystem, std::string("the thread of the input pipeline cannot be started: ") + error.what(),
+      return Fail(ErrorCode::kSystem,
+                  std::string("the thread of the input pipeline cannot be started: ") + error.what(),
                   error.code().value());
     }
     return {};
@@ -187,8 +188,8 @@ Result<std::unique_ptr<Pipeline>> Pipeline::Start(const Dataset& dataset, const 
   if (dataset.Count() < global_batch) {
     return Fail(ErrorCode::kInvalidArgument,
                 "The training data has " + std::to_string(dataset.Count()) + " images, fewer than one step of " +
-                    std::to_string(options.num_workers) + (options.num_workers == 1 ? " worker" : " workers") + " with --batch " + std::to_string(options.batch) +
-                    " takes: give a smaller --batch.");
+                    std::to_string(options.num_workers) + (options.num_workers == 1 ? " worker" : " workers") +
+                    " with --batch " + std::to_string(options.batch) + " takes: give a smaller --batch.");
   }
   const size_t num_slots = size_t(ThreadedPipeline::NumSlots(options));
   ASSIGN_OR_RETURN(Memory storage, Memory::Map(num_slots * ThreadedPipeline::SlotBytes(dataset, options)));

@@ -20,8 +20,11 @@ constexpr int64_t kPlainLines = 10;
 std::string Clock(double seconds) {
   const auto total = int64_t(std::clamp(seconds + 0.5, 0.0, 1e9));
   char text[48];
-  if (total < 3600) std::snprintf(text, sizeof text, "%d:%02d", int(total / 60), int(total % 60));
-  else std::snprintf(text, sizeof text, "%lld:%02d:%02d", static_cast<long long>(total / 3600), int(total / 60 % 60), int(total % 60));
+  if (total < 3600)
+    std::snprintf(text, sizeof text, "%d:%02d", int(total / 60), int(total % 60));
+  else
+    std::snprintf(text, sizeof text, "%lld:%02d:%02d", static_cast<long long>(total / 3600), int(total / 60 % 60),
+                  int(total % 60));
   return text;
 }
 

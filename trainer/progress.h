@@ -20,7 +20,8 @@ struct ProgressOutput {
 class Progress {
  public:
   // images_per_step: of all workers together. active: false keeps silent (all workers but the first). The clock starts.
-  Progress(int64_t total_steps, int64_t images_per_step, bool active, ProgressOutput output = ProgressOutput::Standard());
+  Progress(int64_t total_steps, int64_t images_per_step, bool active,
+           ProgressOutput output = ProgressOutput::Standard());
   ~Progress();  // without Finish, a line under way on the terminal is ended
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;

@@ -90,9 +90,10 @@ TEST(Job, GivenAwkwardFloats_ExpectTheSameBitsBack) {
 }
 
 TEST(Job, GivenTextThatIsNotAJob_ExpectASentence) {
-  for (const std::string& text : std::vector<std::string>{
-           "", "{", "null", "[]", "3", "\"job\"", "{}", "{\"tensors\":", "\xff\xfe", std::string("\0", 1), "{} {}",
-           "NaN", std::string(100'000, '['), "{\"tensors\":" + std::string(50'000, '[') + std::string(50'000, ']') + "}"}) {
+  for (const std::string& text :
+       std::vector<std::string>{"", "{", "null", "[]", "3", "\"job\"", "{}", "{\"tensors\":", "\xff\xfe",
+                                std::string("\0", 1), "{} {}", "NaN", std::string(100'000, '['),
+                                "{\"tensors\":" + std::string(50'000, '[') + std::string(50'000, ']') + "}"}) {
     const Result<Job> job = Job::Parse(text);
     ASSERT_FALSE(job.has_value()) << text.substr(0, 40);
     EXPECT_EQ(job.error().code, ErrorCode::kMalformed);
@@ -168,7 +169,8 @@ TEST(Job, GivenBadTensors_ExpectASentence) {
   ExpectRefused([](Json& j) { j["tensors"][1] = 5; }, "tensor 1 is not a JSON object");
   ExpectRefused([](Json& j) { j["tensors"][0]["layer"] = 1; }, "tensor 0 has a field 'layer'");
   ExpectRefused([](Json& j) { j["tensors"][2]["layer"] = 2; }, "tensor 2 has a field 'layer'");
-  ExpectRefused([](Json& j) { j["tensors"][1]["layer"] = 1, j["tensors"][2]["layer"] = 0; }, "tensor 2 has a field 'layer'");
+  ExpectRefused([](Json& j) { j["tensors"][1]["layer"] = 1, j["tensors"][2]["layer"] = 0; },
+                "tensor 2 has a field 'layer'");
   ExpectRefused([](Json& j) { j["tensors"][0]["elems"] = 0; }, "'elems'");
   ExpectRefused([](Json& j) { j["tensors"][0]["elems"] = (uint64_t{1} << 33) + 1; }, "'elems'");
   ExpectRefused([](Json& j) { j["tensors"][0]["elems"] = 1e3; }, "'elems'");
@@ -178,9 +180,11 @@ TEST(Job, GivenBadTensors_ExpectASentence) {
   ExpectRefused([](Json& j) { j["tensors"][0]["decay"] = 1; }, "'decay'");
   ExpectRefused([](Json& j) { j["tensors"][0]["more"] = 1; }, "does not know");
   ExpectRefused([](Json& j) { j["tensors"][0].erase("elems"); }, "lacks the field 'elems'");
-  ExpectRefused([&](Json& j) {
-    for (int i = 0; i < 3; ++i) j["tensors"][i]["elems"] = uint64_t{1} << 33;
-  }, "parameters");
+  ExpectRefused(
+      [&](Json& j) {
+        for (int i = 0; i < 3; ++i) j["tensors"][i]["elems"] = uint64_t{1} << 33;
+      },
+      "parameters");
   ExpectRefused([&](Json& j) { j["tensors"][0]["elems"] = uint64_t{1} << 33, j["segment_bytes"] = 16384; }, "segments");
 }
 
@@ -228,9 +232,11 @@ TEST(Names, GivenEveryName_ExpectItBothWays) {
   for (const char* name : {"none", "fec", "2bit"}) EXPECT_STREQ(ToString(ParseCodec(name).value()), name);
   for (const char* name : {"raw", "fec"}) EXPECT_STREQ(ToString(ParseReplyCodec(name).value()), name);
   for (const char* name : {"sgd", "adam"}) EXPECT_STREQ(ToString(ParseOptimizer(name).value()), name);
-  for (const char* name : {"serial", "fifo", "priority", "preemptive"}) EXPECT_STREQ(ToString(ParseSchedule(name).value()), name);
+  for (const char* name : {"serial", "fifo", "priority", "preemptive"})
+    EXPECT_STREQ(ToString(ParseSchedule(name).value()), name);
   for (const char* name : {"constant", "step", "cosine"}) EXPECT_STREQ(ToString(ParseLrSchedule(name).value()), name);
-  for (const char* name : {"bsp", "async", "ssp:0", "ssp:7", "ssp:1024"}) EXPECT_EQ(ToString(ParseSync(name).value()), name);
+  for (const char* name : {"bsp", "async", "ssp:0", "ssp:7", "ssp:1024"})
+    EXPECT_EQ(ToString(ParseSync(name).value()), name);
 }
 
 TEST(Names, GivenAnUnknownName_ExpectTheListOfWhatThereIs) {

@@ -20,14 +20,14 @@ constexpr ImageShape kMnistShape = {1, 28, 28};
 
 Result<DataSplits> Load(const char* name, const std::string& dir) { return LoadData(name, dir, kMnistShape, 1); }
 
-void ExpectRefused(const char* name, const TempFolder& folder, ErrorCode code, const std::string& file, const std::string& what) {
+void ExpectRefused(const char* name, const TempFolder& folder, ErrorCode code, const std::string& file,
+                   const std::string& what) {
   const Result<DataSplits> data = Load(name, folder.path());
   ASSERT_FALSE(data.has_value()) << what;
   EXPECT_EQ(data.error().code, code) << data.error().message;
   EXPECT_EQ(ExitCode(data.error()), 2);
-  EXPECT_THAT(data.error().message,
-              AllOf(HasSubstr(folder.path() + "/" + file), HasSubstr(what),
-                    HasSubstr(std::string("tools/get-data ") + name + " " + folder.path())));
+  EXPECT_THAT(data.error().message, AllOf(HasSubstr(folder.path() + "/" + file), HasSubstr(what),
+                                          HasSubstr(std::string("tools/get-data ") + name + " " + folder.path())));
   EXPECT_THAT(data.error().message, testing::Not(HasSubstr("\n")));
 }
 
@@ -40,8 +40,10 @@ TEST(Mnist, GivenTheExcerpt_ExpectItsImagesLabelsAndMoments) {
   EXPECT_EQ(data->test.Count(), 256u);
   EXPECT_EQ(data->train.pixels.size(), 512u * 784);
   EXPECT_THAT(std::vector<int>(data->train.labels.begin(), data->train.labels.begin() + 8),
-              testing::ElementsAre(5, 0, 4, 1, 9, 2, 1, 3)) << "as published";
-  EXPECT_THAT(std::vector<int>(data->test.labels.begin(), data->test.labels.begin() + 4), testing::ElementsAre(7, 2, 1, 0));
+              testing::ElementsAre(5, 0, 4, 1, 9, 2, 1, 3))
+      << "as published";
+  EXPECT_THAT(std::vector<int>(data->test.labels.begin(), data->test.labels.begin() + 4),
+              testing::ElementsAre(7, 2, 1, 0));
   EXPECT_NEAR(data->train.mean[0], 0.1307, 0.01) << "of all of MNIST";
   EXPECT_NEAR(data->train.stddev[0], 0.3081, 0.01);
   EXPECT_EQ(data->test.mean, data->train.mean) << "the test split is normalised as the training split is";
@@ -91,30 +93,36 @@ TEST(Mnist, GivenAFolderInPlaceOfAFile_ExpectASentence) {
 TEST(Mnist, GivenFilesCutOffAnywhere_ExpectWhere) {
   const FileBytes images = IdxImages(3);
   const FileBytes labels = IdxLabels(3);
-  for (size_t length : {size_t{0}, size_t{1}, size_t{4}, size_t{15}, size_t{16}, size_t{17}, size_t{800}, images.size() - 1}) {
+  for (size_t length :
+       {size_t{0}, size_t{1}, size_t{4}, size_t{15}, size_t{16}, size_t{17}, size_t{800}, images.size() - 1}) {
     TempFolder folder;
     WriteMnist(folder, 3, 3);
     folder.Write("t10k-images-idx3-ubyte", images.substr(0, length));
-    ExpectRefused("mnist", folder, ErrorCode::kInvalidArgument, "t10k-images-idx3-ubyte", "at byte " + std::to_string(length));
+    ExpectRefused("mnist", folder, ErrorCode::kInvalidArgument, "t10k-images-idx3-ubyte",
+                  "at byte " + std::to_string(length));
   }
   for (size_t length = 0; length < labels.size(); ++length) {
     TempFolder folder;
     WriteMnist(folder, 3, 3);
     folder.Write("train-labels-idx1-ubyte", labels.substr(0, length));
-    ExpectRefused("mnist", folder, ErrorCode::kInvalidArgument, "train-labels-idx1-ubyte", "at byte " + std::to_string(length));
+    ExpectRefused("mnist", folder, ErrorCode::kInvalidArgument, "train-labels-idx1-ubyte",
+                  "at byte " + std::to_string(length));
   }
 }
 
 TEST(Mnist, GivenMalformedFiles_ExpectWhatWasFoundAndExpected) {
   const std::string images = "train-images-idx3-ubyte", labels = "train-labels-idx1-ubyte";
-  const auto patched = [](FileBytes bytes, size_t at, const FileBytes& patch) { return bytes.replace(at, patch.size(), patch); };
+  const auto patched = [](FileBytes bytes, size_t at, const FileBytes& patch) {
+    return bytes.replace(at, patch.size(), patch);
+  };
   struct Case {
     std::string file;
     FileBytes bytes;
     std::string what;
   };
   const Case cases[] = {
-      {images, patched(IdxImages(3), 0, BigEndian(0x801)), "begins with 0x00000801 where an IDX file of images begins with 0x00000803"},
+      {images, patched(IdxImages(3), 0, BigEndian(0x801)),
+       "begins with 0x00000801 where an IDX file of images begins with 0x00000803"},
       {images, "\x1f\x8b" + FileBytes(30, 'z'), "begins with 0x1f8b7a7a"},
       {images, patched(IdxImages(3), 4, BigEndian(0)), "promises 0 items at byte 4"},
       {images, patched(IdxImages(3), 4, BigEndian(0xffffffff)), "promises 4294967295 items at byte 4"},
@@ -171,7 +179,8 @@ TEST(Cifar10, GivenMissingOrMalformedFiles_ExpectASentence) {
     TempFolder folder;
     WriteCifar10(folder);
     folder.Write("data_batch_2.bin", FileBytes(length, '\0'));
-    ExpectRefused("cifar10", folder, ErrorCode::kInvalidArgument, "data_batch_2.bin", "cut off at byte " + std::to_string(length));
+    ExpectRefused("cifar10", folder, ErrorCode::kInvalidArgument, "data_batch_2.bin",
+                  "cut off at byte " + std::to_string(length));
   }
   TempFolder folder;
   WriteCifar10(folder);

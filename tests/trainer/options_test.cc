@@ -72,15 +72,78 @@ TEST_F(OptionsTest, GivenOnlyLocal_ExpectTheDefaults) {
 }
 
 TEST_F(OptionsTest, GivenEveryOption_ExpectItsValue) {
-  const Options o = Accepted(
-      {"--local=3x2", "--join-timeout", "2.5", "--peer-timeout=1", "--model", "resnet20", "--data", "cifar10", "--data-dir",
-       "/some where", "--epochs", "7", "--steps", "900", "--batch", "32", "--seed", "18446744073709551615", "--augment", "off",
-       "--threads", "3", "--device", "cpu", "--lr", "0.1", "--lr-schedule", "step", "--warmup-epochs", "0.5",
-       "--lr-step-epochs", "2", "--lr-gamma", "0.3", "--momentum", "0", "--weight-decay", "5e-4", "--optimizer", "adam",
-       "--codec", "2bit", "--fec-threshold", "-9", "--fec-density", "0.01", "--fec-layout", "runs", "--fec-rounding",
-       "truncate", "--error-feedback", "off", "--two-bit-threshold", "0.25", "--reply", "fec", "--fec-reply-threshold", "-11",
-       "--schedule", "fifo", "--sync", "ssp:4", "--fabric", "loopback", "--segment-bytes", "32K", "--window-bytes", "1M",
-       "--json", "out.json", "--trace", "trace.json"});
+  const Options o = Accepted({"--local=3x2",
+                              "--join-timeout",
+                              "2.5",
+                              "--peer-timeout=1",
+                              "--model",
+                              "resnet20",
+                              "--data",
+                              "cifar10",
+                              "--data-dir",
+                              "/some where",
+                              "--epochs",
+                              "7",
+                              "--steps",
+                              "900",
+                              "--batch",
+                              "32",
+                              "--seed",
+                              "18446744073709551615",
+                              "--augment",
+                              "off",
+                              "--threads",
+                              "3",
+                              "--device",
+                              "cpu",
+                              "--lr",
+                              "0.1",
+                              "--lr-schedule",
+                              "step",
+                              "--warmup-epochs",
+                              "0.5",
+                              "--lr-step-epochs",
+                              "2",
+                              "--lr-gamma",
+                              "0.3",
+                              "--momentum",
+                              "0",
+                              "--weight-decay",
+                              "5e-4",
+                              "--optimizer",
+                              "adam",
+                              "--codec",
+                              "2bit",
+                              "--fec-threshold",
+                              "-9",
+                              "--fec-density",
+                              "0.01",
+                              "--fec-layout",
+                              "runs",
+                              "--fec-rounding",
+                              "truncate",
+                              "--error-feedback",
+                              "off",
+                              "--two-bit-threshold",
+                              "0.25",
+                              "--reply",
+                              "fec",
+                              "--fec-reply-threshold",
+                              "-11",
+                              "--schedule",
+                              "fifo",
+                              "--sync",
+                              "ssp:4",
+                              "--fabric",
+                              "loopback",
+                              "--segment-bytes",
+                              "32K",
+                              "--window-bytes",
+                              "1M",
+                              "--json",
+                              "out.json",
+                              "--trace",
+                              "trace.json"});
   EXPECT_EQ(o.members, (Membership{3, 2}));
   EXPECT_EQ(o.join_timeout_ms, 2500);
   EXPECT_EQ(o.peer_timeout_ms, 1000);
@@ -179,7 +242,8 @@ TEST_F(OptionsTest, GivenNothingOrTooMuch_ExpectHowToStart) {
 
 TEST_F(OptionsTest, GivenABadShape_ExpectTheSyntax) {
   EXPECT_EQ(Accepted({"--local", "1x0"}).members, (Membership{1, 0}));
-  for (const char* text : {"", "2", "x", "2x", "x1", "0x1", "-1x1", "2x1x1", "2X1", " 2x1", "2x-1", "257x1", "1x257", "99999999999x1"}) {
+  for (const char* text :
+       {"", "2", "x", "2x", "x1", "0x1", "-1x1", "2x1x1", "2X1", " 2x1", "2x-1", "257x1", "1x257", "99999999999x1"}) {
     ExpectRefused({"--local=" + std::string(text)}, "--local");
   }
   ExpectRefused({"--local", "2"}, "WxS");
@@ -205,7 +269,8 @@ TEST_F(OptionsTest, GivenARankThatCannotBe_ExpectASentence) {
 }
 
 TEST_F(OptionsTest, GivenAnUnknownName_ExpectTheChoices) {
-  ExpectLocalRefused({"--model", "alexnet"}, "'alexnet' is not a model: say mlp, lenet5, vgg11, resnet20, vgg16 or resnet50");
+  ExpectLocalRefused({"--model", "alexnet"},
+                     "'alexnet' is not a model: say mlp, lenet5, vgg11, resnet20, vgg16 or resnet50");
   ExpectLocalRefused({"--data", "imagenet"}, "say mnist, fashion-mnist, cifar10, cifar100 or synthetic");
   ExpectLocalRefused({"--codec", "zip"}, "--codec: 'zip' is not a codec: say none, fec or 2bit");
   ExpectLocalRefused({"--reply", "zip"}, "say raw or fec");
@@ -260,8 +325,8 @@ TEST_F(OptionsTest, GivenHelpOrVersion_ExpectTextAndSuccess) {
   const ParsedOptions help = Parse({"--help"});
   EXPECT_FALSE(help.options.has_value());
   EXPECT_EQ(help.exit_code, 0);
-  for (const char* text : {"--local WxS", "--batch N", "[64]", "SECONDS", "How gradients travel", "fec with --codec fec, else raw",
-                           "build/data/", "--config FILE", "BYTES"}) {
+  for (const char* text : {"--local WxS", "--batch N", "[64]", "SECONDS", "How gradients travel",
+                           "fec with --codec fec, else raw", "build/data/", "--config FILE", "BYTES"}) {
     EXPECT_THAT(help.text, HasSubstr(text));
   }
   EXPECT_THAT(help.text, testing::Not(HasSubstr("-fd"))) << "the launcher's own";
@@ -277,9 +342,10 @@ TEST_F(OptionsTest, GivenHelpOrVersion_ExpectTextAndSuccess) {
 
 TEST_F(OptionsTest, GivenAFile_ExpectItsValuesBelowTheCommandLine) {
   TempFolder folder;
-  const std::string path = folder.Write("job.toml",
-                                        "# a comment\nlocal = \"2x1\"\nbatch = 32\nlr = 0.25  # high\nerror-feedback = false\n"
-                                        "data-dir = \"/my data\"\nfec-threshold = -8\ncodec = \"none\"\nsync = 'ssp:2'\n");
+  const std::string path =
+      folder.Write("job.toml",
+                   "# a comment\nlocal = \"2x1\"\nbatch = 32\nlr = 0.25  # high\nerror-feedback = false\n"
+                   "data-dir = \"/my data\"\nfec-threshold = -8\ncodec = \"none\"\nsync = 'ssp:2'\n");
   const Options from_file = Accepted({"--config", path});
   EXPECT_EQ(from_file.members, (Membership{2, 1}));
   EXPECT_EQ(from_file.batch, 32);
@@ -301,8 +367,8 @@ TEST_F(OptionsTest, GivenAFile_ExpectItsValuesBelowTheCommandLine) {
 TEST_F(OptionsTest, GivenAFileWithLocalAndARoleOnTheCommandLine_ExpectTheRole) {
   TempFolder folder;
   const std::string local = folder.Write("local.toml", "local = \"2x1\"\nbatch = 8\n");
-  const Options rank = Accepted({"--config", local, "--role", "worker", "--rank", "1", "--workers", "2", "--servers", "1",
-                                 "--rendezvous", "127.0.0.1:5"});
+  const Options rank = Accepted({"--config", local, "--role", "worker", "--rank", "1", "--workers", "2", "--servers",
+                                 "1", "--rendezvous", "127.0.0.1:5"});
   EXPECT_FALSE(rank.local);
   EXPECT_EQ(rank.role, Role::kWorker);
   EXPECT_EQ(rank.batch, 8);
@@ -333,7 +399,8 @@ TEST_F(OptionsTest, GivenABadFile_ExpectItAndTheKey) {
 }
 
 TEST_F(OptionsTest, GivenOptions_ExpectAllInJsonAndNoSecret) {
-  const Options options = Accepted({"--role", "worker", "--rendezvous", "a:1", "--data", "cifar10", "--fec-threshold", "auto"});
+  const Options options =
+      Accepted({"--role", "worker", "--rendezvous", "a:1", "--data", "cifar10", "--fec-threshold", "auto"});
   const std::string text = ToJson(options);
   EXPECT_THAT(text, testing::Not(HasSubstr(kSecret)));
   const auto json = nlohmann::json::parse(text, nullptr, false);

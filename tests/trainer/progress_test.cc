@@ -28,7 +28,8 @@ TEST(Progress, GivenAFile_ExpectAPlainLineEveryTenthAndTheLast) {
   }
   progress.Finish();
   ASSERT_EQ(screen.writes.size(), 10u);
-  EXPECT_EQ(screen.writes[0], "worker 0: step 10/100 (10%), loss 5.5000, 12800 images/s, 0:01 left\n") << "the mean loss";
+  EXPECT_EQ(screen.writes[0], "worker 0: step 10/100 (10%), loss 5.5000, 12800 images/s, 0:01 left\n")
+      << "the mean loss";
   EXPECT_EQ(screen.writes[9], "worker 0: step 100/100 (100%), loss 0.2500, 12800 images/s, 0:01 in all\n");
 }
 
