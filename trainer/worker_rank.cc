@@ -208,6 +208,7 @@ class WorkerRun {
     ASSIGN_OR_RETURN(results.train, Train(*model_, *store_, *pipeline, results.steps, AddTrack("training"),
                                           [&](int64_t step, float loss) { progress.OnStep(step, loss); }));
     progress.Finish();
+    pipeline.reset();  // its thread writes to the trace
     if (bootstrap_) TRY(bootstrap_->Barrier(kTrainedCollective));
     if (first()) {
       results.test = Test(*model_, data_.test, options_.batch);
