@@ -63,7 +63,7 @@ struct PutRequest {
 
 class Fabric {
  public:
-  virtual ~Fabric() = default;
+  virtual ~Fabric() = default;  // peers that still poll see kFailed for this rank: leave together, after a barrier
 
   // Pre-faulted, huge-page where the host gives them, registered with the device. Before LocalAddress only.
   virtual Result<Region> Allocate(size_t bytes) = 0;

@@ -25,6 +25,8 @@ struct FabricKind {
   std::string transports;
 };
 
+inline void PrintTo(const FabricKind& kind, std::ostream* out) { *out << kind.name; }  // for gtest
+
 inline std::vector<FabricKind> AllFabricKinds() {
   std::vector<FabricKind> kinds = {{"loopback"}};
 #ifdef GRADLANE_HAVE_UCX

@@ -234,6 +234,35 @@ TEST_P(UcxProcess, KilledPeerIsReported) {
   EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
 }
 
+// Given messages longer than one tcp piece, held while more arrive / expect them intact until each Release.
+TEST(UcxFabric, LongMessagesAreKeptUntilRelease) {
+  constexpr size_t kBytes = (size_t{3} << 20) + 17;
+  constexpr uint32_t kPuts = 4;
+  UcxOptions options;
+  options.transports = "tcp";
+  options.max_put_bytes = size_t{4} << 20;
+  FabricCluster cluster({"loopback"}, 2, {}, false);
+  for (PeerId self = 0; self < 2; ++self) {
+    Result<std::unique_ptr<Fabric>> fabric = OpenUcxFabric(options);
+    ASSERT_TRUE(fabric);
+    cluster.fabrics[self] = *std::move(fabric);
+    cluster.regions[self].push_back(*cluster.fabrics[self]->Allocate(kPuts * kBytes));
+    cluster.addresses[self] = *cluster.fabrics[self]->LocalAddress();
+  }
+  cluster.Connect();
+  for (uint32_t i = 0; i < kPuts; ++i) {
+    const std::span<std::byte> source = cluster.regions[0][0].bytes.subspan(i * kBytes, kBytes);
+    FillPattern(source, i);
+    ASSERT_TRUE(cluster.fabrics[0]->PutNotify({1, source, {0, i * kBytes}, i, i}));
+  }
+  ASSERT_TRUE(cluster.PollUntil([&] { return cluster.Count(1, EventKind::kArrived) == kPuts; }));
+  for (const Event& event : cluster.events[1]) EXPECT_TRUE(HasPattern(event.payload, event.imm));
+  cluster.ReleaseAll();
+  const Result<void> put = cluster.fabrics[0]->PutNotify({1, cluster.regions[0][0].bytes, {0, 0}, 0, 0});
+  ASSERT_FALSE(put);
+  EXPECT_EQ(put.error().code, ErrorCode::kInvalidArgument) << "longer than the fabric was opened for";
+}
+
 // Given transports that do not exist / expect an error that says so.
 TEST(UcxFabric, UnknownTransportIsUnavailable) {
   UcxOptions options;
