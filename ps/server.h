@@ -14,7 +14,7 @@
 #include "ps/layout.h"
 #include "ps/send_queue.h"
 #include "ps/shard.h"
-#include "transport/memory.h"
+#include "transport/base/memory.h"
 
 namespace gradlane {
 

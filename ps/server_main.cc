@@ -8,6 +8,7 @@
 #include <string>
 
 #include "ps/server_rank.h"
+#include "transport/base/secret.h"
 
 namespace gradlane {
 namespace {

@@ -22,7 +22,7 @@
 #include "ps/parameter_store.h"
 #include "ps/send_queue.h"
 #include "transport/base/spsc_ring.h"
-#include "transport/memory.h"
+#include "transport/base/memory.h"
 
 namespace gradlane {
 

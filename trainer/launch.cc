@@ -10,7 +10,7 @@
 
 #include "trainer/launch_processes.h"
 #include "transport/base/socket.h"
-#include "transport/bootstrap.h"
+#include "transport/base/secret.h"
 
 namespace gradlane {
 namespace {

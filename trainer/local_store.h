@@ -7,7 +7,7 @@
 
 #include "ps/job.h"
 #include "ps/parameter_store.h"
-#include "transport/memory.h"
+#include "transport/base/memory.h"
 
 namespace gradlane {
 

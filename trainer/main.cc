@@ -16,6 +16,7 @@
 #include "trainer/launch.h"
 #include "trainer/options.h"
 #include "trainer/worker_rank.h"
+#include "transport/base/secret.h"
 #include "transport/base/socket.h"
 
 namespace gradlane {

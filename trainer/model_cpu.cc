@@ -7,7 +7,7 @@
 #include <cstring>
 
 #include "trainer/layers_cpu.h"
-#include "transport/memory.h"
+#include "transport/base/memory.h"
 
 namespace gradlane {
 namespace {

@@ -12,7 +12,7 @@
 
 #include "trainer/options_table.h"
 #include "trainer/options_values.h"
-#include "transport/bootstrap.h"
+#include "transport/base/secret.h"
 
 namespace gradlane {
 namespace {

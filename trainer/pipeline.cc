@@ -9,7 +9,7 @@
 #include "trainer/data.h"
 #include "trainer/data_normalize.h"
 #include "trainer/data_random.h"
-#include "transport/memory.h"
+#include "transport/base/memory.h"
 
 namespace gradlane {
 namespace {

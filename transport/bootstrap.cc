@@ -14,6 +14,7 @@
 #include <system_error>
 #include <thread>
 
+#include "transport/base/secret.h"
 #include "transport/base/socket.h"
 #include "transport/bootstrap_engine.h"
 #include "transport/bootstrap_rules.h"
@@ -22,8 +23,6 @@
 namespace gradlane {
 namespace {
 
-constexpr size_t kMinSecretBytes = 16;
-constexpr size_t kMaxSecretBytes = 4096;
 constexpr int kAbortFlushMs = 500;
 
 class BootstrapNode final : public Bootstrap {
@@ -87,14 +86,6 @@ class BootstrapNode final : public Bootstrap {
   std::unique_ptr<BootstrapEngine> engine_;
   std::thread thread_;
 };
-
-Result<void> CheckSecret(const std::string& secret, const std::string& where) {
-  if (secret.size() >= kMinSecretBytes && secret.size() <= kMaxSecretBytes) return {};
-  return Fail(ErrorCode::kInvalidArgument,
-              where + " has " + std::to_string(secret.size()) + " characters; between " +
-                  std::to_string(kMinSecretBytes) + " and " + std::to_string(kMaxSecretBytes) +
-                  " are needed (for example the output of: head -c 24 /dev/urandom | base64)");
-}
 
 Result<void> CheckOptions(const BootstrapOptions& options) {
   const Membership& members = options.members;
@@ -167,46 +158,6 @@ Result<std::unique_ptr<Bootstrap>> Bootstrap::Join(BootstrapOptions options) {
   TRY(node->Start(std::move(engine)));
   TRY(node->state()->WaitJoined());
   return std::unique_ptr<Bootstrap>(std::move(node));
-}
-
-Result<std::string> ReadSecretFile(const std::string& path) {
-  const auto unreadable = [&](ErrorCode code) {
-    return Fail(code, "cannot read the secret file '" + path + "': " + std::strerror(errno), errno);
-  };
-  Fd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (!fd) return unreadable(ErrorCode::kUnavailable);
-  struct stat status;
-  if (fstat(fd.get(), &status) != 0) return unreadable(ErrorCode::kSystem);
-  if (!S_ISREG(status.st_mode))
-    return Fail(ErrorCode::kInvalidArgument, "the secret file '" + path + "' is not a regular file");
-  if ((status.st_mode & (S_IRWXG | S_IRWXO)) != 0) {
-    return Fail(ErrorCode::kInvalidArgument,
-                "the secret file '" + path + "' is open to other users: chmod 600 '" + path + "'");
-  }
-  std::string text(kMaxSecretBytes + 2, '\0');
-  size_t num_bytes = 0;
-  while (num_bytes < text.size()) {
-    const ssize_t bytes = read(fd.get(), text.data() + num_bytes, text.size() - num_bytes);
-    if (bytes < 0 && errno == EINTR) continue;
-    if (bytes < 0) return unreadable(ErrorCode::kSystem);
-    if (bytes == 0) break;
-    num_bytes += static_cast<size_t>(bytes);
-  }
-  std::string line = text.substr(0, std::min(num_bytes, text.find('\n')));
-  if (!line.empty() && line.back() == '\r') line.pop_back();
-  sodium_memzero(text.data(), text.size());
-  TRY(CheckSecret(line, "the first line of the secret file '" + path + "'"));
-  return line;
-}
-
-std::string MakeSecret() {
-  CHECK(sodium_init() >= 0);
-  std::array<uint8_t, 32> bytes;
-  randombytes_buf(bytes.data(), bytes.size());
-  std::string text(2 * bytes.size() + 1, '\0');
-  sodium_bin2hex(text.data(), text.size(), bytes.data(), bytes.size());
-  text.pop_back();
-  return text;
 }
 
 }  // namespace gradlane

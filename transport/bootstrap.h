@@ -71,11 +71,4 @@ class Bootstrap {
   virtual void OnFailure(std::function<void(const Error&)> callback) = 0;
 };
 
-// Reads a secret from a file: its first line, 16 to 4096 bytes. kInvalidArgument if it is shorter or the file is open
-// to other users; kUnavailable if there is no such file.
-Result<std::string> ReadSecretFile(const std::string& path);
-
-// A fresh one: 32 random bytes as 64 hexadecimal digits.
-std::string MakeSecret();
-
 }  // namespace gradlane

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "transport/base/trace.h"
-#include "transport/memory.h"
+#include "transport/base/memory.h"
 
 namespace gradlane {
 namespace {

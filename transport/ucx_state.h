@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "transport/fabric.h"
-#include "transport/memory.h"
+#include "transport/base/memory.h"
 #include "transport/ucx_address.h"
 #include "transport/ucx_fabric.h"
 #include "transport/ucx_wire.h"

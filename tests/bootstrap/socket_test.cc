@@ -1,4 +1,5 @@
 // Addresses and listening sockets, and the secret's file.
+#include "transport/base/secret.h"
 #include "transport/base/socket.h"
 
 #include <fcntl.h>

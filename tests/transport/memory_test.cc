@@ -1,4 +1,4 @@
-#include "transport/memory.h"
+#include "transport/base/memory.h"
 
 #include <gtest/gtest.h>
 
