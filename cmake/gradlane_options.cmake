@@ -36,6 +36,7 @@ endif()
 
 add_library(gradlane_flags INTERFACE)
 target_include_directories(gradlane_flags INTERFACE ${CMAKE_SOURCE_DIR})
+target_compile_definitions(gradlane_flags INTERFACE GRADLANE_VERSION="${PROJECT_VERSION}")
 target_compile_options(gradlane_flags INTERFACE -Wall -Wextra -Wno-missing-field-initializers)
 target_link_libraries(gradlane_flags INTERFACE tl::expected Threads::Threads)
 if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")

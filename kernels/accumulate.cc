@@ -22,30 +22,25 @@ float Load(const std::byte* src, size_t index) {
   return value;
 }
 
-}  // namespace
-
-bool Assign(std::span<const std::byte> src, std::span<float> sum) {
-  const std::byte* in = src.data();
-  float* out = sum.data();
+template <bool kAdd>
+bool Accumulate(const std::byte* src, float* sum, size_t num_elems) {
   uint32_t bad = 0;
-  for (size_t i = 0; i < sum.size(); ++i) {
-    const float value = Load(in, i);
+  for (size_t i = 0; i < num_elems; ++i) {
+    const float value = Load(src, i);
     bad |= NonFinite(value);
-    out[i] = value;
+    sum[i] = kAdd ? sum[i] + value : value;
   }
   return bad == 0;
 }
 
+}  // namespace
+
+bool Assign(std::span<const std::byte> src, std::span<float> sum) {
+  return Accumulate<false>(src.data(), sum.data(), sum.size());
+}
+
 bool Add(std::span<const std::byte> src, std::span<float> sum) {
-  const std::byte* in = src.data();
-  float* out = sum.data();
-  uint32_t bad = 0;
-  for (size_t i = 0; i < sum.size(); ++i) {
-    const float value = Load(in, i);
-    bad |= NonFinite(value);
-    out[i] += value;
-  }
-  return bad == 0;
+  return Accumulate<true>(src.data(), sum.data(), sum.size());
 }
 
 }  // namespace gradlane::accumulate

@@ -13,9 +13,8 @@ namespace gradlane {
 namespace {
 
 #ifdef GRADLANE_HAVE_UCX
-Result<OpenedFabric> OpenUcx(const FabricChoice& choice, size_t max_put_bytes, std::string reason) {
+Result<OpenedFabric> OpenUcx(const FabricChoice&, size_t max_put_bytes, std::string reason) {
   UcxOptions options;
-  options.transports = choice.ucx_transports;
   options.max_put_bytes = max_put_bytes;
   ASSIGN_OR_RETURN(std::unique_ptr<Fabric> fabric, OpenUcxFabric(options));
   return OpenedFabric{std::move(fabric), std::move(reason)};

@@ -14,7 +14,6 @@ namespace gradlane {
 struct FabricChoice {
   std::string name = "auto";    // auto, ucx, verbs, loopback
   LoopbackHub* hub = nullptr;   // set where the ranks are threads of this process
-  std::string ucx_transports;   // as UCX_TLS; empty: what UCX finds best
 };
 
 struct OpenedFabric {

@@ -9,6 +9,8 @@
 #include <string_view>
 #include <utility>
 
+#include "ps/message.h"
+
 namespace gradlane {
 namespace {
 
@@ -21,7 +23,6 @@ constexpr size_t kMaxTensors = 65'536;
 constexpr size_t kMaxNameBytes = 255;
 constexpr uint64_t kMaxTensorElems = uint64_t{1} << 33;
 constexpr uint64_t kMaxTotalElems = uint64_t{1} << 34;  // 64 GiB of fp32
-constexpr uint64_t kMaxSegments = uint64_t{1} << 20;
 constexpr int64_t kMaxSteps = int64_t{1} << 40;
 
 template <typename Enum>

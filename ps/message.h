@@ -7,7 +7,7 @@
 
 namespace gradlane {
 
-inline constexpr uint32_t kMaxSegments = 1u << 22;
+inline constexpr uint32_t kMaxSegments = 1u << 20;  // 22 bits would fit the notice; this bounds what a rank keeps
 
 enum class MessageKind : uint8_t {
   kData = 0,  // a gradient on the way in, parameters or their change on the way back; coded as the job says

@@ -10,7 +10,7 @@ constexpr size_t kEventsPerTurn = 16;
 
 }  // namespace
 
-Server::Server(const Config& config, std::unique_ptr<Fabric> fabric)
+Server::Server(const RankConfig& config, std::unique_ptr<Fabric> fabric)
     : job_(*config.job),
       layout_(*config.layout),
       members_(config.members),
@@ -20,17 +20,16 @@ Server::Server(const Config& config, std::unique_ptr<Fabric> fabric)
       track_(config.track),
       fabric_(std::move(fabric)),
       local_(layout_.num_segments(), UINT32_MAX),
-      items_(own_.size() * members_.num_workers),
       lanes_(own_.size() * num_lanes_),
       initial_outstanding_(own_.size(), 0),
       loop_(*fabric_) {
   for (uint32_t i = 0; i < own_.size(); ++i) local_[own_[i]] = i;
   due_.reserve(members_.num_workers);
-  withheld_.reserve(items_.size());
+  withheld_.reserve(NumItems());
   released_.reserve(members_.num_workers + 1);
 }
 
-Result<std::unique_ptr<Server>> Server::Open(const Config& config, std::unique_ptr<Fabric> fabric) {
+Result<std::unique_ptr<Server>> Server::Open(const RankConfig& config, std::unique_ptr<Fabric> fabric) {
   std::unique_ptr<Server> server(new Server(config, std::move(fabric)));
   TRY(server->MakeMemory());
   std::vector<Scheduler::Group> groups;
@@ -40,7 +39,7 @@ Result<std::unique_ptr<Server>> Server::Open(const Config& config, std::unique_p
     if (segment.tensor != last_tensor) groups.push_back({i * config.members.num_workers, segment.layer});
     last_tensor = segment.tensor;
   }
-  server->queue_.emplace(*server->fabric_, PolicyOf(config.job->schedule), std::move(groups), uint32_t(server->items_.size()),
+  server->queue_.emplace(*server->fabric_, PolicyOf(config.job->schedule), std::move(groups), server->NumItems(),
                          config.job->window_bytes, config.track);
   return server;
 }
@@ -129,12 +128,15 @@ Result<void> Server::OnPush(const Event& event) {
     case Shard::Outcome::kWaiting:
     case Shard::Outcome::kDuplicate: break;
     case Shard::Outcome::kInitialized:
-      for (uint32_t w = 0; w < members_.num_workers; ++w) Enqueue(message->segment, w, true);
+      initial_outstanding_[local_[message->segment]] = members_.num_workers;
+      for (uint32_t w = 0; w < members_.num_workers; ++w) {
+        queue_->Push(local_[message->segment] * members_.num_workers + w);
+      }
       break;
     case Shard::Outcome::kComplete: {
       const uint32_t local = local_[message->segment];
       LaneState& lane = LaneAt(local, shard_->LaneOf(from.rank));
-      if (lane.outstanding + initial_outstanding_[local] > 0) {
+      if (lane.outstanding > 0 || SendsInitial(local)) {
         lane.deferred = from.rank;
       } else {
         TRY(Complete(message->segment, from.rank));
@@ -158,37 +160,31 @@ Result<void> Server::Complete(uint32_t segment, uint32_t worker) {
   if (job_.schedule == Schedule::kSerial) {
     withheld_.insert(withheld_.end(), due_.begin(), due_.end());
     due_.clear();
-    if (withheld_.size() < items_.size()) return {};
+    if (withheld_.size() < NumItems()) return {};
     due_.swap(withheld_);
   }
-  for (const Shard::Reply& reply : due_) Enqueue(reply.segment, reply.worker, false);
+  for (const Shard::Reply& reply : due_) Enqueue(reply.segment, reply.worker);
   due_.clear();
   return {};
 }
 
-void Server::Enqueue(uint32_t segment, uint32_t worker, bool initial) {
+void Server::Enqueue(uint32_t segment, uint32_t worker) {
   const uint32_t local = local_[segment];
-  const uint32_t item = local * members_.num_workers + worker;
-  items_[item].initial = initial;
-  if (initial) {
-    ++initial_outstanding_[local];
-  } else {
-    LaneState& lane = LaneAt(local, shard_->LaneOf(worker));
-    if (lane.outstanding++ == 0) lane.encoded = false;
-  }
-  queue_->Push(item);
+  LaneState& lane = LaneAt(local, shard_->LaneOf(worker));
+  if (lane.outstanding++ == 0) lane.encoded = false;
+  queue_->Push(local * members_.num_workers + worker);
 }
 
 Result<void> Server::OnSent(uint32_t item) {
   queue_->OnSent(item);
   const uint32_t local = item / members_.num_workers;
   const uint32_t worker = item % members_.num_workers;
-  if (items_[item].initial) {
+  if (SendsInitial(local)) {
     --initial_outstanding_[local];
   } else {
     --LaneAt(local, shard_->LaneOf(worker)).outstanding;
   }
-  if (initial_outstanding_[local] > 0) return {};
+  if (SendsInitial(local)) return {};
   for (uint32_t lane = 0; lane < num_lanes_; ++lane) {
     LaneState& state = LaneAt(local, lane);
     if (!state.deferred || state.outstanding > 0) continue;
@@ -203,7 +199,7 @@ Result<Outgoing> Server::Prepare(uint32_t item) {
   const uint32_t worker = item % members_.num_workers;
   const uint32_t index = own_[local];
   const Segment& segment = layout_.segments()[index];
-  const bool initial = items_[item].initial;
+  const bool initial = SendsInitial(local);
   Outgoing out;
   out.peer = members_.IndexOf({Role::kWorker, worker});
   out.message = {index, initial ? uint8_t{0} : shard_->ReplyStep(index, worker),

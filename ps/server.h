@@ -12,6 +12,7 @@
 
 #include "ps/comm_loop.h"
 #include "ps/layout.h"
+#include "ps/rank_config.h"
 #include "ps/send_queue.h"
 #include "ps/shard.h"
 #include "transport/base/memory.h"
@@ -30,14 +31,7 @@ struct ServerStats {
 
 class Server {
  public:
-  struct Config {
-    const Job* job = nullptr;
-    const Layout* layout = nullptr;
-    Membership members;
-    uint32_t rank = 0;
-    TraceTrack* track = nullptr;  // of the communication thread; may be null
-  };
-  static Result<std::unique_ptr<Server>> Open(const Config& config, std::unique_ptr<Fabric> fabric);
+  static Result<std::unique_ptr<Server>> Open(const RankConfig& config, std::unique_ptr<Fabric> fabric);
   ~Server() { Stop(); }
 
   Fabric& fabric() { return *fabric_; }  // until Start
@@ -46,10 +40,6 @@ class Server {
   ServerStats Stats() const;  // after Stop
 
  private:
-  // One worker's reply of one segment: the unit that is queued. Items are numbered [own segment][worker].
-  struct ItemState {
-    bool initial = false;  // the initial parameters, raw
-  };
   // A reply lane of one segment: see Shard.
   struct LaneState {
     uint32_t outstanding = 0;      // replies queued or in flight that read this lane's bytes
@@ -58,7 +48,7 @@ class Server {
     size_t encoded_bytes = 0;
   };
 
-  Server(const Config& config, std::unique_ptr<Fabric> fabric);
+  Server(const RankConfig& config, std::unique_ptr<Fabric> fabric);
   Result<void> MakeMemory();
   LaneState& LaneAt(uint32_t local, uint32_t lane) { return lanes_[size_t{local} * num_lanes_ + lane]; }
   bool RepliesFromParams() const { return job_.reply == ReplyCodec::kRaw && num_lanes_ == 1; }
@@ -69,7 +59,11 @@ class Server {
   Result<void> OnPush(const Event& event);
   Result<void> OnSent(uint32_t item);
   Result<void> Complete(uint32_t segment, uint32_t worker);
-  void Enqueue(uint32_t segment, uint32_t worker, bool initial);
+  // The unit that is queued is one worker's reply of one segment: items are numbered [own segment][worker].
+  uint32_t NumItems() const { return uint32_t(own_.size()) * members_.num_workers; }
+  void Enqueue(uint32_t segment, uint32_t worker);
+  // No gradient's reply is queued before the initial parameters of its segment are sent: see Complete's callers.
+  bool SendsInitial(uint32_t local) const { return initial_outstanding_[local] > 0; }
   Result<Outgoing> Prepare(uint32_t item);
   Result<std::span<const std::byte>> LaneBytes(uint32_t segment, uint32_t lane);
   void ReleaseAll();
@@ -90,7 +84,6 @@ class Server {
   Memory state_memory_;            // everything that no peer reads
 
   std::vector<uint32_t> local_;    // segment -> index in own_
-  std::vector<ItemState> items_;
   std::vector<LaneState> lanes_;
   std::vector<uint32_t> initial_outstanding_;  // by own segment: initial replies under way, which read params_
   std::vector<Shard::Reply> due_;

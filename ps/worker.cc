@@ -27,7 +27,7 @@ std::vector<Scheduler::Group> GroupsOf(const Layout& layout) {
 
 }  // namespace
 
-Worker::Worker(const Config& config, std::unique_ptr<Fabric> fabric)
+Worker::Worker(const RankConfig& config, std::unique_ptr<Fabric> fabric)
     : job_(*config.job),
       layout_(*config.layout),
       members_(config.members),
@@ -44,7 +44,7 @@ Worker::Worker(const Config& config, std::unique_ptr<Fabric> fabric)
   withheld_layers_.reserve(layout_.num_layers());
 }
 
-Result<std::unique_ptr<Worker>> Worker::Open(const Config& config, std::unique_ptr<Fabric> fabric) {
+Result<std::unique_ptr<Worker>> Worker::Open(const RankConfig& config, std::unique_ptr<Fabric> fabric) {
   std::unique_ptr<Worker> worker(new Worker(config, std::move(fabric)));
   Fabric& f = *worker->fabric_;
   const Layout& layout = worker->layout_;

@@ -20,6 +20,7 @@
 #include "ps/comm_loop.h"
 #include "ps/layout.h"
 #include "ps/parameter_store.h"
+#include "ps/rank_config.h"
 #include "ps/send_queue.h"
 #include "transport/base/spsc_ring.h"
 #include "transport/base/memory.h"
@@ -28,15 +29,8 @@ namespace gradlane {
 
 class Worker final : public ParameterStore {
  public:
-  struct Config {
-    const Job* job = nullptr;
-    const Layout* layout = nullptr;
-    Membership members;
-    uint32_t rank = 0;
-    TraceTrack* track = nullptr;  // of the communication thread; may be null
-  };
   // Makes every buffer. The communication thread does not run yet.
-  static Result<std::unique_ptr<Worker>> Open(const Config& config, std::unique_ptr<Fabric> fabric);
+  static Result<std::unique_ptr<Worker>> Open(const RankConfig& config, std::unique_ptr<Fabric> fabric);
   ~Worker() override { Stop(); }
 
   Fabric& fabric() { return *fabric_; }  // until Begin
@@ -69,7 +63,7 @@ class Worker final : public ParameterStore {
   };
   static constexpr uint32_t kFailedMark = UINT32_MAX;
 
-  Worker(const Config& config, std::unique_ptr<Fabric> fabric);
+  Worker(const RankConfig& config, std::unique_ptr<Fabric> fabric);
   std::span<float> OfTensor(std::span<float> all, uint32_t tensor);
   std::span<float> OfSegment(std::span<float> all, uint32_t segment);
   Result<void> WaitDone(uint32_t layer);

@@ -22,10 +22,10 @@ usage() { sed -n '2,/^[^#]/{s/^# \{0,1\}//p}' "$0"; }
 # shellcheck disable=SC2034 # used by those who source this
 packages=(
   g++ cmake ninja-build ccache pkg-config
-  libucx-dev libibverbs-dev librdmacm-dev
-  libdnnl-dev libcli11-dev libspdlog-dev libexpected-dev nlohmann-json3-dev libsodium-dev zlib1g-dev
+  libucx-dev
+  libdnnl-dev libcli11-dev libspdlog-dev libexpected-dev nlohmann-json3-dev libsodium-dev
   libgtest-dev libgmock-dev
-  python3 python3-numpy curl ca-certificates
+  python3 curl ca-certificates
 )
 
 installed() { [ "$(dpkg-query -W -f='${db:Status-Status}' "$1" 2>/dev/null)" = installed ]; }

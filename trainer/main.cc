@@ -32,9 +32,9 @@ Result<void> CheckBackends(const Options& options) {
   if (options.device == "cuda") {
     return Fail(ErrorCode::kUnavailable, "--device cuda: this version computes on the CPU only; use --device cpu or auto.");
   }
-  if (options.fabric == "verbs") return tl::unexpected(OpenFabric({"verbs", nullptr, {}}, 0, 0).error());
+  if (options.fabric == "verbs") return tl::unexpected(OpenFabric({"verbs", nullptr}, 0, 0).error());
 #ifndef GRADLANE_HAVE_UCX
-  if (options.fabric == "ucx") return tl::unexpected(OpenFabric({"ucx", nullptr, {}}, 0, 0).error());
+  if (options.fabric == "ucx") return tl::unexpected(OpenFabric({"ucx", nullptr}, 0, 0).error());
 #endif
   return {};
 }
@@ -50,7 +50,7 @@ bool RanksAreThreads([[maybe_unused]] const Options& options) {
 Result<void> RunServer(const Options& options, LoopbackHub* hub) {
   ServerRankOptions server;
   server.bootstrap = BootstrapOptionsOf(options, {Role::kServer, options.rank});
-  server.fabric = {options.fabric, hub, {}};
+  server.fabric = {options.fabric, hub};
   server.trace = options.trace;
   return RunServerRank(server);
 }

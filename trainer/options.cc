@@ -19,7 +19,7 @@ namespace {
 
 using option_values::Quoted;
 
-constexpr const char* kVersionText = "gradlane-train 0.1.0\n";
+constexpr const char* kVersionText = "gradlane-train " GRADLANE_VERSION "\n";
 
 // Where a value comes from. The later one wins.
 enum class Source { kDefault, kFile, kCommandLine };

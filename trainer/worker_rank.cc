@@ -241,7 +241,7 @@ class WorkerRun {
     ASSIGN_OR_RETURN(job_, Job::Parse(job_.ToJson()));  // the servers get no other, and its bounds hold here too
     TRY(bootstrap_->AllGather(kJobCollective, job_.ToJson()));
     ASSIGN_OR_RETURN(layout_, Layout::Make(job_, members));
-    ASSIGN_OR_RETURN(OpenedFabric opened, OpenFabric({options_.fabric, hub_, {}}, members.IndexOf(self_), job_.segment_bytes));
+    ASSIGN_OR_RETURN(OpenedFabric opened, OpenFabric({options_.fabric, hub_}, members.IndexOf(self_), job_.segment_bytes));
     startup_.push_back({"fabric", opened.reason});
     ASSIGN_OR_RETURN(std::unique_ptr<Worker> worker,
                      Worker::Open({&job_, &layout_, members, self_.rank, AddTrack("communication")}, std::move(opened.fabric)));

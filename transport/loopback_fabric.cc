@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "transport/base/ring_queue.h"
 #include "transport/base/trace.h"
 #include "transport/base/memory.h"
 
@@ -21,31 +22,6 @@ namespace {
 constexpr size_t kArrivedCapacity = 4096;  // arrivals not yet polled; beyond it puts to that peer stay pending
 constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 constexpr char kAddressMagic[8] = {'G', 'L', 'L', 'O', 'O', 'P', '0', '1'};
-
-// A queue in memory made at construction.
-template <typename T>
-class BoundedQueue {
- public:
-  void Reserve(size_t capacity) { slots_.resize(capacity); }
-  size_t size() const { return size_; }
-  bool Full() const { return size_ == slots_.size(); }
-  void Push(const T& value) {
-    CHECK(!Full());
-    slots_[(head_ + size_++) % slots_.size()] = value;
-  }
-  T Pop() {
-    CHECK(size_ > 0);
-    T value = slots_[head_];
-    head_ = (head_ + 1) % slots_.size();
-    --size_;
-    return value;
-  }
-
- private:
-  std::vector<T> slots_;
-  size_t head_ = 0;
-  size_t size_ = 0;
-};
 
 struct Pending {
   uint64_t sequence = 0;
@@ -90,8 +66,8 @@ class Hub final : public LoopbackHub {
     bool gone = false;
     std::string why_gone;
     std::vector<std::span<std::byte>> regions;
-    BoundedQueue<Event> sent;
-    BoundedQueue<Event> arrived;
+    RingQueue<Event> sent;
+    RingQueue<Event> arrived;
     std::vector<uint8_t> failed_to_report;  // by peer
     std::vector<uint8_t> failed;            // by peer: reported or about to be
     size_t num_outstanding = 0;

@@ -106,14 +106,14 @@ ucs_status_t UcxFabric::Receive(const UcxHeader& header, void* data, size_t byte
   if (header.kind == UcxKind::kMessage && bytes > 0 && (attributes & UCP_AM_RECV_ATTR_FLAG_DATA) != 0) {
     event.payload = {static_cast<const std::byte*>(data), bytes};
     event.release = reinterpret_cast<uint64_t>(data);
-    arrived_.Push(event);
+    arrived_.PushOrGrow(event);
     return UCS_INPROGRESS;
   }
   // tcp in UCX 1.13 lends its receive buffer for the length of this callback only. The slot is the place that the
   // sender owns until the receiver is done with it, so the bytes go there, as a put's would.
   if (bytes > 0) std::memcpy(slot.data(), data, bytes);
   event.payload = slot;
-  arrived_.Push(event);
+  arrived_.PushOrGrow(event);
   return UCS_OK;
 }
 
@@ -219,7 +219,7 @@ void UcxFabric::Advance(UcxOp& op) {
 
 void UcxFabric::Finish(UcxOp& op, bool sent) {
   UcxPeer& peer = peers_[op.peer];
-  if (sent) sent_.Push({.kind = EventKind::kSent, .peer = op.peer, .cookie = op.cookie});
+  if (sent) sent_.PushOrGrow({.kind = EventKind::kSent, .peer = op.peer, .cookie = op.cookie});
   if (!peer.reported) {  // with the report, what UCX still held of this peer stopped counting
     --peer.num_outstanding;
     if (!sent) --num_outstanding_;  // else at the report of kSent
@@ -261,7 +261,7 @@ void UcxFabric::BuryFailed() {
     num_outstanding_ -= peer.num_outstanding;
     peer.reported = true;
     --num_failing_;
-    lost_.Push(peer.id);
+    lost_.PushOrGrow(peer.id);
   }
 }
 

@@ -9,8 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "transport/fabric.h"
 #include "transport/base/memory.h"
+#include "transport/base/ring_queue.h"
+#include "transport/fabric.h"
 #include "transport/ucx_address.h"
 #include "transport/ucx_fabric.h"
 #include "transport/ucx_wire.h"
@@ -18,37 +19,6 @@
 namespace gradlane {
 
 class UcxFabric;
-
-// First in, first out. Grows only where the owner of the fabric does not poll while more arrives than ever before.
-template <typename T>
-class UcxQueue {
- public:
-  explicit UcxQueue(size_t capacity) : slots_(capacity) {}
-  size_t size() const { return size_; }
-  void Push(const T& value) {
-    if (size_ == slots_.size()) Grow();
-    slots_[(head_ + size_++) % slots_.size()] = value;
-  }
-  T Pop() {
-    CHECK(size_ > 0);
-    T value = slots_[head_];
-    head_ = (head_ + 1) % slots_.size();
-    --size_;
-    return value;
-  }
-
- private:
-  void Grow() {
-    std::vector<T> larger(2 * slots_.size());
-    for (size_t i = 0; i < size_; ++i) larger[i] = slots_[(head_ + i) % slots_.size()];
-    slots_ = std::move(larger);
-    head_ = 0;
-  }
-
-  std::vector<T> slots_;
-  size_t head_ = 0;
-  size_t size_ = 0;
-};
 
 struct UcxRegion {
   ucp_mem_h handle = nullptr;
@@ -159,9 +129,9 @@ class UcxFabric final : public Fabric {
   uint64_t num_strays_ = 0;
   uint32_t num_idle_ = 0;  // calls of Progress in a row that found nothing
   uint32_t num_busy_ = 0;  // refusals of UCX to be slept on, in a row
-  UcxQueue<Event> sent_;
-  UcxQueue<Event> arrived_;
-  UcxQueue<PeerId> lost_;
+  RingQueue<Event> sent_;
+  RingQueue<Event> arrived_;  // grows only where the owner does not poll while more arrives than ever before
+  RingQueue<PeerId> lost_;
 };
 
 }  // namespace gradlane

@@ -1,4 +1,4 @@
-// Two real processes over UCX: this test starts its own binary again as the other one.
+// Two real processes over UCX: this test, and ucx_process_child that it starts.
 #include <fcntl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -10,106 +10,10 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "tests/transport/fabric_cluster.h"
+#include "tests/transport/ucx_process_end.h"
 
 namespace gradlane {
 namespace {
-
-constexpr const char* kChildVariable = "GRADLANE_TEST_UCX_CHILD";  // "<socket> <what> <transports>"
-constexpr size_t kSlotBytes = 300'000;
-constexpr uint32_t kRounds = 50;
-
-bool SendText(int socket, const std::string& text) {
-  const uint32_t bytes = static_cast<uint32_t>(text.size());
-  if (write(socket, &bytes, sizeof(bytes)) != sizeof(bytes)) return false;
-  for (size_t at = 0; at < text.size();) {
-    const ssize_t written = write(socket, text.data() + at, text.size() - at);
-    if (written <= 0) return false;
-    at += static_cast<size_t>(written);
-  }
-  return true;
-}
-
-std::string ReceiveText(int socket) {
-  uint32_t bytes = 0;
-  if (recv(socket, &bytes, sizeof(bytes), MSG_WAITALL) != sizeof(bytes)) return {};
-  std::string text(bytes, '\0');
-  return recv(socket, text.data(), bytes, MSG_WAITALL) == static_cast<ssize_t>(bytes) ? text : std::string();
-}
-
-// One end: peer `self` of two, connected through the socket.
-struct End {
-  std::unique_ptr<Fabric> fabric;
-  Region source, slots;
-  std::string error;
-
-  End(int socket, PeerId self, const std::string& transports) {
-    UcxOptions options;
-    options.transports = transports;
-    Result<std::unique_ptr<Fabric>> opened = OpenUcxFabric(options);
-    if (!opened) {
-      error = opened.error().message;
-      return;
-    }
-    fabric = *std::move(opened);
-    source = *fabric->Allocate(2 * kSlotBytes);
-    slots = *fabric->Allocate(2 * kSlotBytes);
-    const std::string mine = *fabric->LocalAddress();
-    if (!SendText(socket, mine)) error = "the other process is gone";
-    const std::string theirs = ReceiveText(socket);
-    const std::string addresses[] = {self == 0 ? mine : theirs, self == 0 ? theirs : mine};
-    if (Result<void> connected = fabric->Connect(self, addresses, kTestLimitMs); !connected)
-      error = connected.error().message;
-  }
-
-  // Sleeps in Wait until an event comes.
-  Event Next() {
-    Event event;
-    const int64_t limit_ns = NowNs() + int64_t{kTestLimitMs} * 1'000'000;
-    while (fabric->Poll({&event, 1}) == 0) {
-      if (NowNs() > limit_ns) return {.kind = EventKind::kFailed, .imm = 0xdead};
-      fabric->Wait(1000);
-    }
-    return event;
-  }
-};
-
-// What the other process does; its exit code.
-int RunChild(int socket, const std::string& what, const std::string& transports) {
-  End end(socket, 1, transports);
-  if (!end.error.empty()) {
-    std::fprintf(stderr, "child: %s\n", end.error.c_str());
-    return 3;
-  }
-  if (what == "die") {
-    while (end.Next().kind != EventKind::kArrived) {
-    }
-    raise(SIGKILL);
-  }
-  for (uint32_t round = 0; round < kRounds;) {  // gives every payload back, one byte longer in its seed
-    const Event event = end.Next();
-    if (event.kind == EventKind::kFailed) return 4;
-    if (event.kind == EventKind::kSent) continue;
-    if (!HasPattern(event.payload, event.imm)) return 5;
-    const std::span<std::byte> source = end.source.bytes.subspan(round % 2 * kSlotBytes, event.payload.size());
-    FillPattern(source, event.imm + 1000);
-    end.fabric->Release(event.release);
-    if (!end.fabric->PutNotify({0, source, {1, round % 2 * kSlotBytes}, event.imm + 1000, 0})) return 6;
-    ++round;
-  }
-  // The sender must not leave before its last bytes were taken.
-  return ReceiveText(socket) == "done" ? 0 : 7;
-}
-
-// Only run by the other process.
-TEST(UcxProcessChild, DISABLED_Run) {
-  const char* job = std::getenv(kChildVariable);
-  ASSERT_NE(job, nullptr);
-  int socket = -1;
-  char what[16] = "", transports[64] = "";
-  ASSERT_GE(std::sscanf(job, "%d %15s %63s", &socket, what, transports), 2);
-  _exit(RunChild(socket, what, transports));
-}
 
 class UcxProcess : public testing::TestWithParam<FabricKind> {
  protected:
@@ -117,20 +21,14 @@ class UcxProcess : public testing::TestWithParam<FabricKind> {
     int sockets[2];
     ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets), 0);
     socket_ = sockets[0];
-    const std::string job =
-        std::string(kChildVariable) + "=" + std::to_string(sockets[1]) + " " + what + " " + GetParam().transports;
-    std::vector<char*> environment;
-    for (char** variable = environ; *variable != nullptr; ++variable) environment.push_back(*variable);
-    environment.push_back(const_cast<char*>(job.c_str()));
-    environment.push_back(nullptr);
-    std::string arguments[] = {"transport_test", "--gtest_also_run_disabled_tests",
-                               "--gtest_filter=UcxProcessChild.DISABLED_Run"};
-    char* argv[] = {arguments[0].data(), arguments[1].data(), arguments[2].data(), nullptr};
+    std::string arguments[] = {GRADLANE_BIN_DIR "/ucx_process_child", std::to_string(sockets[1]), what,
+                               GetParam().transports};
+    char* argv[] = {arguments[0].data(), arguments[1].data(), arguments[2].data(), arguments[3].data(), nullptr};
     child_ = fork();
     ASSERT_GE(child_, 0);
     if (child_ == 0) {
       fcntl(sockets[1], F_SETFD, 0);
-      execve("/proc/self/exe", argv, environment.data());
+      execv(argv[0], argv);
       _exit(127);
     }
     close(sockets[1]);

@@ -1,0 +1,19 @@
+// What a Worker and a Server are opened with. Everything pointed to is borrowed and outlives them.
+#pragma once
+
+#include "ps/job.h"
+#include "ps/layout.h"
+#include "transport/base/members.h"
+#include "transport/base/trace.h"
+
+namespace gradlane {
+
+struct RankConfig {
+  const Job* job = nullptr;
+  const Layout* layout = nullptr;
+  Membership members;
+  uint32_t rank = 0;            // among the members of its role
+  TraceTrack* track = nullptr;  // of the communication thread; may be null
+};
+
+}  // namespace gradlane
