@@ -6,6 +6,8 @@
 
 #include <cmath>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -75,9 +77,11 @@ struct ClusterResult {
   std::vector<Error> errors;
 };
 
-// prepare: called with the hub before anything is connected, to inject faults.
+// prepare: called with the hub before anything is connected, to inject faults. victim: the server that prepare will have
+// killed, if any; being dead, it tells nobody what it saw.
 template <typename Prepare>
-ClusterResult RunCluster(const Job& job, Membership members, int num_steps, Prepare&& prepare) {
+ClusterResult RunCluster(const Job& job, Membership members, int num_steps, Prepare&& prepare,
+                         std::optional<uint32_t> victim = std::nullopt) {
   ClusterResult result;
   const auto layout = Layout::Make(job, members);
   EXPECT_TRUE(layout);
@@ -108,7 +112,11 @@ ClusterResult RunCluster(const Job& job, Membership members, int num_steps, Prep
     result.errors.push_back(error);
     for (auto& worker : workers) worker->Fail(error);
   };
-  for (auto& server : servers) server->Start(fail);
+  for (uint32_t s = 0; s < members.num_servers; ++s) {
+    servers[s]->Start([&fail, silent = victim == s](const Error& error) {
+      if (!silent) fail(error);
+    });
+  }
   for (auto& worker : workers) worker->OnError(fail);
   InitParams(*workers[0], job);
   std::vector<std::thread> threads;

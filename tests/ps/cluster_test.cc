@@ -130,15 +130,16 @@ TEST(Cluster, GivenANonFiniteGradientTheJobFailsNamingWorkerAndTensor) {
 TEST(Cluster, GivenAServerThatIsLostTheWorkersFailNamingIt) {
   const Job job = SmallJob();
   std::thread killer;
-  const ClusterResult run = RunCluster(job, {2, 2}, 1'000'000, [&](LoopbackHub& hub) {
+  const auto kill_server_1 = [&](LoopbackHub& hub) {
     killer = std::thread([&hub] {
       std::this_thread::sleep_for(std::chrono::milliseconds(100));
       hub.Kill(1);
     });
-  });
+  };
+  const ClusterResult run = RunCluster(job, {2, 2}, 1'000'000, kill_server_1, 1);
   killer.join();
   ASSERT_FALSE(run.errors.empty());
-  EXPECT_NE(run.errors[0].message.find("server 1"), std::string::npos) << run.errors[0].message;
+  EXPECT_NE(run.errors[0].message.find("lost server 1"), std::string::npos) << run.errors[0].message;
 }
 
 }  // namespace
