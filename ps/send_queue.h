@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "ps/job.h"
+#include "ps/lost_peer.h"
 #include "ps/message.h"
 #include "transport/base/trace.h"
 #include "transport/fabric.h"
@@ -24,9 +25,10 @@ struct Outgoing {
 
 class SendQueue {
  public:
-  SendQueue(Fabric& fabric, SendPolicy policy, std::vector<Scheduler::Group> groups, uint32_t num_items,
-            uint64_t window_bytes, TraceTrack* track)
+  SendQueue(Fabric& fabric, const Membership& members, SendPolicy policy, std::vector<Scheduler::Group> groups,
+            uint32_t num_items, uint64_t window_bytes, TraceTrack* track)
       : fabric_(fabric),
+        members_(members),
         scheduler_(policy, std::move(groups), num_items, window_bytes, fabric.MaxOutstanding()),
         in_flight_(num_items),
         track_(track) {}
@@ -43,7 +45,11 @@ class SendQueue {
     const std::optional<Scheduler::Taken> taken = scheduler_.Take(outgoing.source.size());
     if (!taken) return false;
     in_flight_[*head] = {outgoing.source.size(), NowNs(), outgoing.peer, outgoing.message, outgoing.layer, taken->preempting};
-    TRY(fabric_.PutNotify({outgoing.peer, outgoing.source, outgoing.slot, Pack(outgoing.message), *head}));
+    if (const auto put = fabric_.PutNotify({outgoing.peer, outgoing.source, outgoing.slot, Pack(outgoing.message), *head});
+        !put) {
+      if (put.error().code != ErrorCode::kPeerFailed) return tl::unexpected(put.error());
+      return tl::unexpected(LostPeer(members_, outgoing.peer, put.error()));
+    }
     posted_bytes_ += outgoing.source.size();
     return true;
   }
@@ -72,6 +78,7 @@ class SendQueue {
   };
 
   Fabric& fabric_;
+  const Membership members_;
   Scheduler scheduler_;
   std::vector<InFlight> in_flight_;
   TraceTrack* const track_;

@@ -39,7 +39,7 @@ Result<std::unique_ptr<Server>> Server::Open(const RankConfig& config, std::uniq
     if (segment.tensor != last_tensor) groups.push_back({i * config.members.num_workers, segment.layer});
     last_tensor = segment.tensor;
   }
-  server->queue_.emplace(*server->fabric_, PolicyOf(config.job->schedule), std::move(groups), server->NumItems(),
+  server->queue_.emplace(*server->fabric_, config.members, PolicyOf(config.job->schedule), std::move(groups), server->NumItems(),
                          config.job->window_bytes, config.track);
   return server;
 }
@@ -99,10 +99,7 @@ Result<void> Server::OnEvent(const Event& event) {
   switch (event.kind) {
     case EventKind::kSent: return OnSent(uint32_t(event.cookie));
     case EventKind::kArrived: return OnPush(event);
-    case EventKind::kFailed: {
-      const Error why = fabric_->FailureOf(event.peer);
-      return Fail(ErrorCode::kPeerFailed, "lost " + ToString(members_.At(event.peer)) + ": " + why.message, why.native_code);
-    }
+    case EventKind::kFailed: return tl::unexpected(LostPeer(members_, event.peer, fabric_->FailureOf(event.peer)));
   }
   return {};
 }

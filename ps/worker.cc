@@ -64,7 +64,8 @@ Result<std::unique_ptr<Worker>> Worker::Open(const RankConfig& config, std::uniq
     ASSIGN_OR_RETURN(worker->residual_memory_, Memory::Map(needed ? flat_bytes : 0));
     worker->residual_ = AsFloats(worker->residual_memory_.bytes());
   }
-  worker->queue_.emplace(f, PolicyOf(job.schedule), GroupsOf(layout), layout.num_segments(), job.window_bytes, config.track);
+  worker->queue_.emplace(f, config.members, PolicyOf(job.schedule), GroupsOf(layout), layout.num_segments(),
+                         job.window_bytes, config.track);
   return worker;
 }
 
@@ -205,11 +206,8 @@ Result<void> Worker::OnEvent(const Event& event) {
       fabric_->Release(event.release);
       return result;
     }
-    case EventKind::kFailed: {
-      const Error why = fabric_->FailureOf(event.peer);
-      return gradlane::Fail(ErrorCode::kPeerFailed,
-                            "lost " + ToString(members_.At(event.peer)) + ": " + why.message, why.native_code);
-    }
+    case EventKind::kFailed:
+      return tl::unexpected(LostPeer(members_, event.peer, fabric_->FailureOf(event.peer)));
   }
   return {};
 }
