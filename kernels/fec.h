@@ -11,11 +11,11 @@
 
 namespace gradlane::fec {
 
-inline constexpr size_t kBlockElems =
-    4096;  // blocks are independent; a segment is a whole number of them, but the last
+// Blocks are independent; a segment is a whole number of them, but the last.
+inline constexpr size_t kBlockElems = 4096;
 
-enum class Layout : uint8_t { kSmallest, kRuns };  // kRuns forces the published layout
-enum class Rounding : uint8_t { kNearest, kTruncate };
+enum class Layout : uint8_t { kSmallest, kRuns };                    // kRuns forces the published layout
+enum class Rounding : uint8_t { kNearest, kTruncate, kStochastic };  // kTruncate is the published one
 
 struct Params {
   // |x| < 2^threshold_exponent * (1 + threshold_mantissa / 2^23) is dropped; a mantissa of 0 is the published rule.
@@ -24,6 +24,7 @@ struct Params {
   uint32_t threshold_mantissa = 0;
   Layout layout = Layout::kSmallest;
   Rounding rounding = Rounding::kNearest;
+  uint32_t rounding_seed = 0;  // of kStochastic: one for each call, made of the run's seed, the step and the segment
 };
 
 struct EncodeStats {

@@ -7,6 +7,7 @@
 
 #include "kernels/bit_io.h"
 #include "kernels/fec.h"
+#include "kernels/fec_directory.h"
 #include "kernels/fec_format.h"
 #include "kernels/fec_rules.h"
 
@@ -177,35 +178,6 @@ class BlockReader {
   size_t at_ = 0;  // the next bit to read
 };
 
-// One directory entry, and the walk over them.
-struct Entry {
-  uint8_t first = 0;
-  uint32_t empty_run = 0;  // blocks; the others cover one block
-  uint32_t body_bytes = 0;
-};
-
-// at: where the entry starts; moved behind it. elems_left: from the entry's first block to the segment's end.
-DecodeStatus ReadEntry(std::span<const uint8_t> src, size_t& at, size_t elems_left, Entry& entry) {
-  if (at >= src.size()) return DecodeStatus::kTruncated;
-  entry = {.first = src[at++]};
-  if (entry.first < format::kTinyTag) {
-    entry.empty_run = entry.first + 1u;
-    const size_t blocks_left = (elems_left - 1) / kBlockElems + 1;
-    return entry.empty_run <= blocks_left ? DecodeStatus::kOk : DecodeStatus::kBadCount;
-  }
-  if (entry.first < format::kBodyTag) {
-    const uint32_t block_elems = static_cast<uint32_t>(std::min(kBlockElems, elems_left));
-    const uint32_t num_survivors = entry.first - format::kTinyTag + 1u;
-    if (num_survivors > block_elems) return DecodeStatus::kBadCount;
-    entry.body_bytes = format::BitsToBytes(format::TinyBits(block_elems, num_survivors));
-    return DecodeStatus::kOk;
-  }
-  if ((entry.first >> 4 & 7) == format::kReservedKind) return DecodeStatus::kBadLayout;
-  if (at >= src.size()) return DecodeStatus::kTruncated;
-  entry.body_bytes = (entry.first & 15u) << 8 | src[at++];
-  return DecodeStatus::kOk;
-}
-
 // Where the bodies start, when directory and bodies together are exactly src.
 DecodeStatus FindBodies(std::span<const uint8_t> src, size_t num_elems, size_t& bodies_at) {
   size_t at = format::kSegmentHeaderBytes;
@@ -248,11 +220,8 @@ struct Add {
 
 template <typename Sink>
 DecodeStatus Walk(std::span<const uint8_t> src, std::span<float> dst) {
-  if (src.size() < format::kSegmentHeaderBytes) return DecodeStatus::kTruncated;
-  const int base = static_cast<int8_t>(src[1]);
-  if (src[0] != format::kVersionByte || !rules::ValidBase(base)) return DecodeStatus::kBadVersion;
-  const uint32_t base_bits = rules::FloatBits(base);
-
+  uint32_t base_bits;
+  if (auto status = ReadHeader(src, base_bits); status != DecodeStatus::kOk) return status;
   size_t body_at;
   if (auto status = FindBodies(src, dst.size(), body_at); status != DecodeStatus::kOk) return status;
   size_t entry_at = format::kSegmentHeaderBytes;

@@ -11,6 +11,7 @@
 #include "kernels/check.h"
 #include "kernels/fec.h"
 #include "kernels/fec_format.h"
+#include "kernels/fec_plan.h"
 #include "kernels/fec_rules.h"
 
 namespace gradlane::fec {
@@ -21,41 +22,12 @@ using format::Positions;
 
 constexpr size_t kWordElems = 64;
 
-struct Rule {
-  uint32_t limit_bits;
-  uint32_t rounding_bits;
-  uint32_t base_bits;
-};
-
-Rule MakeRule(const Params& params) {
-  GRADLANE_KERNELS_CHECK(params.threshold_exponent >= kMinBase && params.threshold_exponent <= kMaxBase);
-  GRADLANE_KERNELS_CHECK(params.threshold_mantissa <= rules::kMantissaMask);
-  Rule rule;
-  rule.limit_bits = rules::FloatBits(params.threshold_exponent, params.threshold_mantissa);
-  rule.rounding_bits = rules::RoundingBits(params.rounding == Rounding::kNearest);
-  rule.base_bits = rules::BaseBits(rule.limit_bits, rule.rounding_bits);
-  GRADLANE_KERNELS_CHECK(rule.base_bits <= rules::FloatBits(kMaxBase));
-  return rule;
-}
-
-// What is left of one block: its survivors in order, and the sums that the sizes of the layouts follow from.
-struct Block {
-  uint32_t num_elems = 0;
-  uint32_t num_survivors = 0;
-  uint32_t max_code = 0;
-  uint32_t unary_bits = 0;
+// What is left of one block: its survivors in order.
+struct Block : BlockSums {
   uint64_t present[kBlockElems / kWordElems];
   uint16_t gap[kBlockElems];  // elements dropped between the one before and this one
   uint8_t sign[kBlockElems];
   uint8_t code[kBlockElems];
-};
-
-// How a block is written.
-struct Plan {
-  enum class Form : uint8_t { kEmpty, kTiny, kBody } form = Form::kEmpty;
-  uint8_t kind = 0;  // of kBody
-  uint32_t body_bytes = 0;
-  uint32_t gap_shift = 0;  // of kTiny and of the sparse kinds
 };
 
 bool AllFinite(std::span<const float> grad, std::span<const float> residual) {
@@ -88,11 +60,13 @@ uint64_t SurvivorMask(const float* values, uint32_t limit_bits) {
   return mask;
 }
 
-// grad: the block's. residual: the block's, or null; receives what is not sent.
-void CollectSurvivors(const float* grad, float* residual, const Rule& rule, Block& block) {
+// grad: the block's, which starts at element `first` of the call. residual: the block's, or null; receives what is not
+// sent.
+void CollectSurvivors(const float* grad, float* residual, uint32_t first, const Rule& rule, Block& block) {
   block.num_survivors = 0;
   block.max_code = 0;
   block.unary_bits = 0;
+  block.gap_high_sum = 0;
   uint32_t next = 0;  // the first element after the last survivor
   for (uint32_t base = 0; base < block.num_elems; base += kWordElems) {
     const uint32_t num_elems = std::min<uint32_t>(kWordElems, block.num_elems - base);
@@ -113,7 +87,7 @@ void CollectSurvivors(const float* grad, float* residual, const Rule& rule, Bloc
       const uint32_t i = static_cast<uint32_t>(std::countr_zero(mask));
       const float value = values[i];
       const uint32_t bits = std::bit_cast<uint32_t>(value);
-      const uint32_t code = rules::Code(bits, rule.base_bits, rule.rounding_bits);
+      const uint32_t code = rules::Code(bits, rule.base_bits, rule.RoundingBitsAt(first + base + i));
       const uint32_t sign = rules::Sign(bits);
       const uint32_t slot = block.num_survivors++;
       block.gap[slot] = static_cast<uint16_t>(base + i - next);
@@ -127,73 +101,15 @@ void CollectSurvivors(const float* grad, float* residual, const Rule& rule, Bloc
       }
     }
   }
+  if (block.num_survivors == 0) return;
+  const uint32_t shift = format::GapShift(block.num_elems, block.num_survivors);
+  for (uint32_t i = 0; i < block.num_survivors; ++i) block.gap_high_sum += block.gap[i] >> shift;
 }
 
-uint32_t GapNibbles(uint32_t gap) { return gap < 8 ? 1 : (static_cast<uint32_t>(std::bit_width(gap)) + 2) / 3; }
-
-uint32_t RunsBytes(const Block& block) {
-  uint32_t nibbles = block.num_survivors;
+uint32_t CountGapNibbles(const Block& block) {
+  uint32_t nibbles = 0;
   for (uint32_t i = 0; i < block.num_survivors; ++i) nibbles += GapNibbles(block.gap[i]);
-  return format::CountBytes(block.num_survivors) + format::BitsToBytes(block.num_survivors + 4 * nibbles);
-}
-
-Codes SmallestCodes(const Block& block, uint32_t& bits) {
-  if (block.max_code == 0) {
-    bits = 0;
-    return Codes::kZero;
-  }
-  bits = std::min(block.unary_bits, 4 * block.num_survivors);
-  return bits == block.unary_bits ? Codes::kUnary : Codes::kNibble;
-}
-
-// The fewest bytes, directory entry included; of equals the first in this order: tiny, bitmap, sparse, runs.
-Plan ChoosePlan(const Block& block, Layout layout) {
-  using enum Plan::Form;
-  const uint32_t num_elems = block.num_elems, num_survivors = block.num_survivors;
-  if (num_survivors == 0) return {.form = kEmpty};
-  if (layout == Layout::kRuns) {
-    const uint32_t runs_bytes = RunsBytes(block);
-    if (runs_bytes <= format::LargestBodyBytes(num_elems)) {
-      return {.form = kBody, .kind = format::kRunsKind, .body_bytes = runs_bytes};
-    }
-  }
-  uint32_t code_bits;
-  const auto codes = static_cast<uint8_t>(SmallestCodes(block, code_bits));
-  Plan best = {.form = kBody,
-               .kind = static_cast<uint8_t>(static_cast<uint8_t>(Positions::kBitmap) | codes),
-               .body_bytes = format::BitsToBytes(num_elems + num_survivors + code_bits)};
-
-  const uint32_t shift = format::GapShift(num_elems, num_survivors);
-  uint32_t sparse_bits = num_survivors * (shift + 2) + code_bits;
-  for (uint32_t i = 0; i < num_survivors; ++i) sparse_bits += block.gap[i] >> shift;
-  const uint32_t sparse_bytes = format::CountBytes(num_survivors) + format::BitsToBytes(sparse_bits);
-  if (sparse_bytes < best.body_bytes) {
-    best = {.form = kBody,
-            .kind = static_cast<uint8_t>(static_cast<uint8_t>(Positions::kSparse) | codes),
-            .body_bytes = sparse_bytes,
-            .gap_shift = shift};
-  }
-  const uint32_t fewest_runs_bytes = format::CountBytes(num_survivors) + format::BitsToBytes(9 * num_survivors);
-  if (fewest_runs_bytes < best.body_bytes) {
-    const uint32_t runs_bytes = RunsBytes(block);
-    if (runs_bytes < best.body_bytes) best = {.form = kBody, .kind = format::kRunsKind, .body_bytes = runs_bytes};
-  }
-  if (num_survivors <= format::kMaxTinySurvivors && block.max_code == 0) {
-    const uint32_t tiny_bytes = format::BitsToBytes(format::TinyBits(num_elems, num_survivors));
-    if (1 + tiny_bytes <= 2 + best.body_bytes) best = {.form = kTiny, .body_bytes = tiny_bytes, .gap_shift = shift};
-  }
-  return best;
-}
-
-uint8_t* PutCount(uint32_t num_survivors, uint8_t* out) {
-  const uint32_t value = num_survivors - 1;
-  if (value < 128) {
-    *out++ = static_cast<uint8_t>(value);
-  } else {
-    *out++ = static_cast<uint8_t>(value | 0x80);
-    *out++ = static_cast<uint8_t>(value >> 7);
-  }
-  return out;
+  return nibbles;
 }
 
 void PutSparsePositions(const Block& block, uint32_t shift, BitWriter& writer) {
@@ -274,40 +190,6 @@ uint8_t* WriteBody(Block& block, const Plan& plan, uint8_t* out) {
   return writer.Finish();
 }
 
-// Appends directory entries; joins empty blocks.
-class DirectoryWriter {
- public:
-  explicit DirectoryWriter(uint8_t* out) : out_(out) {}
-
-  void Add(const Plan& plan, uint32_t num_survivors) {
-    if (plan.form == Plan::Form::kEmpty) {
-      if (++empty_run_ == format::kMaxEmptyRun) FlushEmptyRun();
-      return;
-    }
-    FlushEmptyRun();
-    if (plan.form == Plan::Form::kTiny) {
-      *out_++ = static_cast<uint8_t>(format::kTinyTag + num_survivors - 1);
-    } else {
-      *out_++ = static_cast<uint8_t>(format::kBodyTag | plan.kind << 4 | plan.body_bytes >> 8);
-      *out_++ = static_cast<uint8_t>(plan.body_bytes);
-    }
-  }
-
-  uint8_t* Finish() {
-    FlushEmptyRun();
-    return out_;
-  }
-
- private:
-  void FlushEmptyRun() {
-    if (empty_run_ > 0) *out_++ = static_cast<uint8_t>(empty_run_ - 1);
-    empty_run_ = 0;
-  }
-
-  uint8_t* out_;
-  size_t empty_run_ = 0;
-};
-
 }  // namespace
 
 EncodeStats Encode(std::span<const float> grad, std::span<float> residual, const Params& params,
@@ -320,19 +202,17 @@ EncodeStats Encode(std::span<const float> grad, std::span<float> residual, const
   if (!stats.finite) return stats;
 
   auto* const begin = reinterpret_cast<uint8_t*>(dst.data());
-  begin[0] = format::kVersionByte;
-  begin[1] = static_cast<uint8_t>((rule.base_bits >> rules::kMantissaBits) - 127);
-
   // Bodies are written behind room for the longest directory, and moved up to it when it turned out shorter.
   const size_t num_blocks = (grad.size() + kBlockElems - 1) / kBlockElems;
-  DirectoryWriter directory(begin + format::kSegmentHeaderBytes);
+  DirectoryWriter directory(PutHeader(rule.base_bits, begin));
   uint8_t* const bodies = begin + format::kSegmentHeaderBytes + num_blocks * format::kMaxEntryBytes;
   uint8_t* out = bodies;
   Block block;
   for (size_t first = 0; first < grad.size(); first += kBlockElems) {
     block.num_elems = static_cast<uint32_t>(std::min(kBlockElems, grad.size() - first));
-    CollectSurvivors(grad.data() + first, residual.empty() ? nullptr : residual.data() + first, rule, block);
-    const Plan plan = ChoosePlan(block, params.layout);
+    CollectSurvivors(grad.data() + first, residual.empty() ? nullptr : residual.data() + first,
+                     static_cast<uint32_t>(first), rule, block);
+    const Plan plan = ChoosePlan(block, params.layout, [&block] { return CountGapNibbles(block); });
     directory.Add(plan, block.num_survivors);
     if (plan.form != Plan::Form::kEmpty) out = WriteBody(block, plan, out);
     stats.survivors += block.num_survivors;

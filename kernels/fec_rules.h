@@ -6,13 +6,16 @@
 //              2^T as published, or, so that a density can be steered finely, 2^T * (1 + m / 2^23): only the encoder
 //              knows. Zeros of either sign and denormals lie below every limit. With error feedback what is dropped
 //              stays in the residual with all its bits.
-//   rounding   nearest: 1.5 * 2^e and above becomes 2^(e+1) (a tie goes away from zero). Truncate: 2^e.
-//   base       the limit, rounded: the smallest magnitude that can be sent. Its exponent goes into the segment's
-//   header;
-//              it is T, or T + 1 with nearest rounding and m / 2^23 >= 0.5.
+//   rounding   nearest: 1.5 * 2^e and above becomes 2^(e+1) (a tie goes away from zero). Truncate: 2^e. Stochastic:
+//              2^e * (1 + f) becomes 2^(e+1) with probability f, so that the mean is the value; the draw is a function
+//              of the call's seed and the element's position in it.
+//   base       the limit, rounded (truncated, if stochastic): the smallest magnitude that can be sent. Its exponent
+//   goes
+//              into the segment's header; it is T, or T + 1 with nearest rounding and m / 2^23 >= 0.5.
 //   code       exponent of the rounded x, less the base's, saturated at 15. What saturation cuts off stays in the
-//   residual. decoded    sign * 2^(base + code). Base exponents are -126 .. 112, so this is normal and finite for every
-//   code. finite     a value with the exponent field 255 (NaN, infinity) is never coded; see Encode.
+//              residual.
+//   decoded    sign * 2^(base + code). Base exponents are -126 .. 112, so this is normal and finite for every code.
+//   finite     a value with the exponent field 255 (NaN, infinity) is never coded; see Encode.
 #pragma once
 
 #include <cstdint>
@@ -48,6 +51,14 @@ GRADLANE_HOST_DEVICE constexpr uint32_t FloatBits(int exponent, uint32_t mantiss
 
 // Added to a magnitude before its mantissa is cut off.
 GRADLANE_HOST_DEVICE constexpr uint32_t RoundingBits(bool nearest) { return nearest ? 0x00400000u : 0u; }
+
+// The same for stochastic rounding: a uniform draw from 0 .. 2^23 - 1, by the finaliser of MurmurHash3 (Appleby).
+GRADLANE_HOST_DEVICE constexpr uint32_t StochasticBits(uint32_t seed, uint32_t position) {
+  uint32_t hash = position * 0x9e3779b1u + seed;
+  hash = (hash ^ hash >> 16) * 0x85ebca6bu;
+  hash = (hash ^ hash >> 13) * 0xc2b2ae35u;
+  return (hash ^ hash >> 16) >> (32 - kMantissaBits);
+}
 
 GRADLANE_HOST_DEVICE constexpr uint32_t BaseBits(uint32_t limit_bits, uint32_t rounding_bits) {
   return (limit_bits + rounding_bits) & ~kMantissaMask;

@@ -23,7 +23,7 @@ usage() { sed -n '2,/^[^#]/{s/^# \{0,1\}//p}' "$0"; }
 packages=(
   g++ cmake ninja-build ccache pkg-config
   libucx-dev
-  libdnnl-dev libcli11-dev libspdlog-dev libexpected-dev nlohmann-json3-dev libsodium-dev
+  libdnnl-dev libcli11-dev libspdlog-dev libexpected-dev nlohmann-json3-dev libsodium-dev libhwy-dev
   libgtest-dev libgmock-dev
   python3 curl ca-certificates
 )

@@ -1,0 +1,298 @@
+// The decoder's inner loops for one instruction set, included once for each by fec_blocks.cc. The input is hostile:
+// every count, length and position is checked before it is used, and Check looks at all blocks before anything is
+// written. It keeps what it decoded, as far as there is room, so that a sparse segment is decoded once; the rest is
+// decoded again, with the same checks, since a peer may change the bytes in between.
+#if defined(GRADLANE_KERNELS_FEC_BLOCKS_DECODE_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef GRADLANE_KERNELS_FEC_BLOCKS_DECODE_INL_H_
+#undef GRADLANE_KERNELS_FEC_BLOCKS_DECODE_INL_H_
+#else
+#define GRADLANE_KERNELS_FEC_BLOCKS_DECODE_INL_H_
+#endif
+
+#include "kernels/bit_io.h"
+#include "kernels/fec_blocks_bits-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace gradlane::fec {
+namespace HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+// How far behind a body's end is read, what lies there not being used.
+constexpr size_t kReadAhead = 16;
+
+// Reads one block. Methods return false when the block does not hold together. position: what is decoded goes here,
+// plus `first`; bits: of the decoded floats. Both have room for kBlockElems + kSlackElems.
+class BlockReader {
+ public:
+  BlockReader(BitView body, uint32_t num_elems, uint32_t base_bits, uint32_t first, uint32_t* position, float* value)
+      : body_(body), num_elems_(num_elems), base_bits_(base_bits), first_(first), position_(position), value_(value) {}
+
+  // The number of survivors, or nothing.
+  bool Read(const BlockEntry& entry, uint32_t& num_survivors) {
+    const bool fits = entry.form == Plan::Form::kTiny ? ReadTiny(entry.num_survivors) : ReadBody(entry.kind);
+    num_survivors = count_;
+    return fits;
+  }
+
+ private:
+  HWY_INLINE bool ReadTiny(uint32_t num_survivors) {
+    count_ = num_survivors;
+    return ReadSparsePositions() && body_.ZeroFrom(at_);
+  }
+
+  HWY_INLINE bool ReadBody(uint8_t kind) {
+    if (kind == format::kRunsKind) return ReadCount() && ReadRuns() && AtEnd();
+    const bool bitmap = kind & static_cast<uint8_t>(format::Positions::kBitmap);
+    const bool positions_fit = bitmap ? ReadBitmapPositions() : ReadCount() && ReadSparsePositions();
+    return positions_fit && ReadCodes(static_cast<format::Codes>(kind & 3)) && AtEnd();
+  }
+
+  HWY_INLINE bool Has(size_t num_bits) const { return body_.num_bits() - at_ >= num_bits; }
+  HWY_INLINE bool AtEnd() const { return (at_ + 7) / 8 == body_.num_bytes && body_.ZeroFrom(at_); }
+
+  HWY_INLINE bool ReadCount() {
+    if (!Has(8)) return false;
+    uint32_t value = body_.data[0];
+    at_ = 8;
+    if (value >= 128) {
+      if (!Has(8)) return false;
+      value = (value & 127) | uint32_t{body_.data[1]} << 7;
+      at_ = 16;
+    }
+    count_ = value + 1;
+    return count_ <= num_elems_;
+  }
+
+  // Fields of `width` bits, from bit `at` on, into field (a whole number of vectors).
+  HWY_INLINE void UnpackFields(size_t at, uint32_t width, uint32_t* field) const {
+    const hn::ScalableTag<uint32_t> d;
+    const hn::RebindToSigned<decltype(d)> di;
+    constexpr size_t kLanes = hn::MaxLanes(d);
+    const auto last = hn::Set(d, count_ - 1);
+    const auto seven = hn::Set(d, 7);
+    const auto mask = hn::Set(d, (1u << width) - 1);
+    for (uint32_t i = 0; i < count_; i += kLanes) {
+      const auto index = hn::Min(hn::Iota(d, i), last);
+      const auto bit = hn::Add(hn::Mul(index, hn::Set(d, width)), hn::Set(d, static_cast<uint32_t>(at)));
+      const auto offset = hn::BitCast(di, hn::ShiftRight<3>(bit));
+      const auto word = hn::GatherOffset(d, reinterpret_cast<const uint32_t*>(body_.data), offset);
+      hn::StoreU(hn::And(hn::Shr(word, hn::And(bit, seven)), mask), d, field + i);
+    }
+  }
+
+  HWY_INLINE bool ReadSparsePositions() {
+    const uint32_t count = count_;
+    const uint32_t shift = format::GapShift(num_elems_, count);
+    if (!Has(size_t{count} * (shift + 1))) return false;
+    const size_t gaps_at = at_ + size_t{count} * (shift + 1);
+    // The ones of the unary stream; position_ holds them for now.
+    uint32_t* const one = position_;
+    uint32_t num_ones = 0;
+    for (size_t base = gaps_at; num_ones < count; base += BitView::kWindowBits) {
+      if (base >= body_.num_bits()) return false;
+      const uint64_t word = body_.Bits(base, BitView::kWindowBits);
+      const uint32_t relative = static_cast<uint32_t>(base - gaps_at);
+      if (word != 0) num_ones = static_cast<uint32_t>(PutOnes(word, relative, one + num_ones) - one);
+    }
+    const size_t end = gaps_at + one[count - 1] + 1;
+    if (end > body_.num_bits()) return false;
+    uint32_t field[kBlockElems + kSlackElems];
+    UnpackFields(at_, shift + 1, field);
+    at_ = end;
+
+    const uint32_t low_mask = (1u << shift) - 1;
+    uint32_t low_sum = first_;
+    for (uint32_t i = 0; i < count; ++i) {
+      low_sum += field[i] & low_mask;
+      position_[i] = ((one[i] - i) << shift) + low_sum + i;  // ascending, so the last one tells whether all fit
+    }
+    const hn::ScalableTag<uint32_t> d;
+    const auto base = hn::Set(d, base_bits_);
+    for (uint32_t i = 0; i < count; i += hn::MaxLanes(d)) {
+      const auto sign = hn::ShiftRightSame(hn::LoadU(d, field + i), static_cast<int>(shift));
+      StoreBits(hn::Or(hn::ShiftLeft<31>(sign), base), i);
+    }
+    return position_[count - 1] - first_ < num_elems_;
+  }
+
+  HWY_INLINE bool ReadBitmapPositions() {
+    if (!Has(num_elems_)) return false;
+    uint32_t* out = position_;
+    for (uint32_t base = 0; base < num_elems_; base += BitView::kWindowBits) {
+      const uint32_t width = std::min(BitView::kWindowBits, num_elems_ - base);
+      const uint64_t word = body_.Bits(at_ + base, width);
+      if (word != 0) out = PutOnes(word, first_ + base, out);
+    }
+    at_ += num_elems_;
+    count_ = static_cast<uint32_t>(out - position_);
+    return ReadSigns();
+  }
+
+  HWY_INLINE bool ReadSigns() {
+    if (!Has(count_)) return false;
+    const hn::ScalableTag<uint32_t> d;
+    constexpr uint32_t kLanes = static_cast<uint32_t>(hn::MaxLanes(d));
+    const auto base = hn::Set(d, base_bits_);
+    const auto bit = hn::And(hn::Iota(d, 0), hn::Set(d, 31));
+    for (uint32_t i = 0; i < count_; i += kLanes) {
+      const auto signs = hn::Set(d, static_cast<uint32_t>(body_.Window(at_ + i)));  // 32 bits serve any vector
+      StoreBits(hn::Or(hn::ShiftLeft<31>(hn::Shr(signs, bit)), base), i);
+    }
+    at_ += count_;
+    return true;
+  }
+
+  HWY_INLINE bool ReadRuns() {
+    if (!ReadSigns()) return false;
+    uint32_t position = 0;
+    for (uint32_t i = 0; i < count_; ++i) {
+      uint32_t gap = 0;
+      for (uint32_t shift = 0;; shift += 3) {
+        if (shift > 9 || !Has(4)) return false;
+        const uint32_t nibble = static_cast<uint32_t>(body_.Bits(at_, 4));
+        at_ += 4;
+        gap |= (nibble & 7) << shift;
+        if (nibble < 8) break;
+      }
+      if (!Has(4)) return false;
+      AddToCode(i, static_cast<uint32_t>(body_.Bits(at_, 4)));
+      at_ += 4;
+      position += gap;
+      if (position >= num_elems_) return false;
+      position_[i] = first_ + position++;
+    }
+    return true;
+  }
+
+  HWY_INLINE bool ReadCodes(format::Codes codes) {
+    if (codes == format::Codes::kUnary) return ReadCodePlanes();
+    if (codes == format::Codes::kZero) return true;
+    if (!Has(size_t{count_} * 4)) return false;
+    for (uint32_t i = 0; i < count_; ++i, at_ += 4) AddToCode(i, static_cast<uint32_t>(body_.Bits(at_, 4)));
+    return true;
+  }
+
+  HWY_INLINE bool ReadCodePlanes() {
+    uint64_t members[kBlockElems / kWordElems];  // survivors that reached the plane before; the first plane asks all
+    FillOnes(count_, members);
+    const uint32_t num_words = (count_ + kWordElems - 1) / kWordElems;
+    uint32_t num_members = count_;
+    for (uint32_t plane = 1; plane <= kMaxCode && num_members > 0; ++plane) {
+      if (!Has(num_members)) return false;
+      num_members = 0;
+      for (uint32_t w = 0; w < num_words; ++w) {
+        if (members[w] == 0) continue;
+        const uint32_t asked = static_cast<uint32_t>(hwy::PopCount(members[w]));
+        uint64_t answers = body_.Bits(at_, std::min(asked, 32u));
+        if (asked > 32) answers |= body_.Bits(at_ + 32, asked - 32) << 32;
+        at_ += asked;
+        members[w] = DepositBits(answers, members[w]);
+        num_members += static_cast<uint32_t>(hwy::PopCount(members[w]));
+        for (uint64_t left = members[w]; left != 0; left &= left - 1) {
+          AddToCode(w * static_cast<uint32_t>(kWordElems) + static_cast<uint32_t>(std::countr_zero(left)), 1);
+        }
+      }
+    }
+    return true;
+  }
+
+  template <class V>
+  HWY_INLINE void StoreBits(V bits, uint32_t i) {
+    const hn::ScalableTag<float> d;
+    hn::StoreU(hn::BitCast(d, bits), d, value_ + i);
+  }
+
+  HWY_INLINE void AddToCode(uint32_t i, uint32_t code) {
+    value_[i] = std::bit_cast<float>(std::bit_cast<uint32_t>(value_[i]) + (code << rules::kMantissaBits));
+  }
+
+  const BitView body_;
+  const uint32_t num_elems_;
+  const uint32_t base_bits_;
+  const uint32_t first_;
+  uint32_t* const position_;
+  float* const value_;
+  uint32_t count_ = 0;
+  size_t at_ = 0;  // the next bit to read
+};
+
+// Decodes block `index` to survivors[at ...].
+HWY_INLINE bool DecodeBlock(const DecodeRange& range, size_t index, size_t at, uint32_t& num_survivors) {
+  const BlockEntry& entry = range.entries[index];
+  num_survivors = 0;
+  if (entry.form == Plan::Form::kEmpty) return true;
+  const size_t first = index * kBlockElems;
+  const uint32_t num_elems = static_cast<uint32_t>(std::min(kBlockElems, range.dst.size() - first));
+  BitView body = {.data = range.src.data() + entry.body_at, .num_bytes = entry.body_bytes};
+  uint8_t padded[format::kMaxBodyBytes + kReadAhead];
+  if (range.src.size() - entry.body_at < entry.body_bytes + kReadAhead) {
+    std::fill_n(std::copy_n(body.data, body.num_bytes, padded), kReadAhead, uint8_t{0});
+    body.data = padded;
+  }
+  BlockReader reader(body, num_elems, range.base_bits, static_cast<uint32_t>(first), range.survivors.position + at,
+                     range.survivors.value + at);
+  return reader.Read(entry, num_survivors);
+}
+
+HWY_INLINE size_t NumBlocks(const DecodeRange& range) { return (range.dst.size() + kBlockElems - 1) / kBlockElems; }
+
+inline DecodeStatus Check(DecodeRange& range) {
+  const size_t num_blocks = NumBlocks(range);
+  range.kept_blocks = 0;
+  range.kept_survivors = 0;
+  bool keeping = true;
+  for (size_t index = 0; index < num_blocks; ++index) {
+    uint32_t num_survivors;
+    if (!DecodeBlock(range, index, range.kept_survivors, num_survivors)) return DecodeStatus::kBadCount;
+    keeping &= range.kept_survivors + num_survivors <= Survivors::kCapacity;
+    if (keeping) {
+      range.kept_survivors += num_survivors;
+      ++range.kept_blocks;
+    }
+  }
+  return DecodeStatus::kOk;
+}
+
+template <bool kAdd>
+HWY_INLINE void Write(const DecodeRange& range, size_t at, size_t count) {
+  constexpr size_t kAhead = 32;  // out of cache the lines come one by one: many have to be on their way
+  const uint32_t* const position = range.survivors.position + at;
+  const float* const value = range.survivors.value + at;
+  float* const dst = range.dst.data();
+  auto write = [dst, position, value](size_t i) {
+    if constexpr (kAdd) {
+      dst[position[i]] += value[i];
+    } else {
+      dst[position[i]] = value[i];
+    }
+  };
+  size_t i = 0;
+  for (; i + kAhead < count; ++i) {
+    __builtin_prefetch(dst + position[i + kAhead], 1);
+    write(i);
+  }
+  for (; i < count; ++i) write(i);
+}
+
+template <bool kAdd>
+DecodeStatus WriteAll(const DecodeRange& range) {
+  if constexpr (!kAdd) std::fill(range.dst.begin(), range.dst.end(), 0.0f);
+  Write<kAdd>(range, 0, range.kept_survivors);
+  const size_t num_blocks = NumBlocks(range);
+  for (size_t index = range.kept_blocks; index < num_blocks; ++index) {
+    uint32_t num_survivors;
+    if (!DecodeBlock(range, index, 0, num_survivors)) return DecodeStatus::kBadCount;
+    Write<kAdd>(range, 0, num_survivors);
+  }
+  return DecodeStatus::kOk;
+}
+
+inline DecodeStatus DecodeAssign(const DecodeRange& range) { return WriteAll<false>(range); }
+inline DecodeStatus DecodeAdd(const DecodeRange& range) { return WriteAll<true>(range); }
+
+}  // namespace HWY_NAMESPACE
+}  // namespace gradlane::fec
+HWY_AFTER_NAMESPACE();
+
+#endif
