@@ -1,5 +1,6 @@
 #include "kernels/accumulate.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 
@@ -9,7 +10,7 @@ namespace {
 constexpr uint32_t kMagnitude = 0x7fffffffu;
 constexpr uint32_t kInfinity = 0x7f800000u;
 
-// 1 where the value is not finite. An OR over all elements keeps the loop free of branches, so that it vectorises.
+// 1 where the value is not finite. An OR over a chunk keeps the loop free of branches, so that it vectorises.
 uint32_t NonFinite(float value) {
   uint32_t bits;
   std::memcpy(&bits, &value, sizeof bits);
@@ -22,15 +23,21 @@ float Load(const std::byte* src, size_t index) {
   return value;
 }
 
+bool ChunkFinite(const std::byte* src, size_t num_elems) {
+  uint32_t bad = 0;
+  for (size_t i = 0; i < num_elems; ++i) bad |= NonFinite(Load(src, i));
+  return bad == 0;
+}
+
 template <bool kAdd>
 bool Accumulate(const std::byte* src, float* sum, size_t num_elems) {
-  uint32_t bad = 0;
-  for (size_t i = 0; i < num_elems; ++i) {
-    const float value = Load(src, i);
-    bad |= NonFinite(value);
-    sum[i] = kAdd ? sum[i] + value : value;
+  for (size_t first = 0; first < num_elems; first += kChunkElems) {
+    const size_t count = std::min(kChunkElems, num_elems - first);
+    const std::byte* const chunk = src + first * sizeof(float);
+    if (!ChunkFinite(chunk, count)) return false;
+    for (size_t i = 0; i < count; ++i) sum[first + i] = kAdd ? sum[first + i] + Load(chunk, i) : Load(chunk, i);
   }
-  return bad == 0;
+  return true;
 }
 
 }  // namespace
@@ -41,6 +48,10 @@ bool Assign(std::span<const std::byte> src, std::span<float> sum) {
 
 bool Add(std::span<const std::byte> src, std::span<float> sum) {
   return Accumulate<true>(src.data(), sum.data(), sum.size());
+}
+
+bool AllFinite(std::span<const float> src) {
+  return ChunkFinite(std::as_bytes(src).data(), src.size());
 }
 
 }  // namespace gradlane::accumulate

@@ -7,9 +7,16 @@
 
 namespace gradlane::accumulate {
 
+// A chunk is looked at before it is written, so that no NaN or infinity ever enters an accumulator; it is small enough to
+// be in the first-level cache still when it is added.
+inline constexpr size_t kChunkElems = 1024;
+
 // src: (N,) fp32 as bytes, of any alignment. sum: (N,) fp32; sum = src, or sum += src. False: src holds a non-finite
-// value; sum then holds rubbish.
+// value; then the chunks before it are done, and its own and all after it are untouched.
 [[nodiscard]] bool Assign(std::span<const std::byte> src, std::span<float> sum);
 [[nodiscard]] bool Add(std::span<const std::byte> src, std::span<float> sum);
+
+// src: (N,) fp32. No NaN and no infinity among them.
+[[nodiscard]] bool AllFinite(std::span<const float> src);
 
 }  // namespace gradlane::accumulate

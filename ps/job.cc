@@ -319,6 +319,7 @@ std::string Job::ToJson() const {
       {"lr_gamma", lr.gamma},
       {"momentum", momentum},
       {"weight_decay", weight_decay},
+      {"nonfinite_limit", nonfinite_limit},
   };
   return json.dump(-1, ' ', true, Json::error_handler_t::replace);
 }
@@ -356,7 +357,8 @@ Result<Job> Job::Parse(const std::string& text) {
       .Int<int64_t>("lr_step_every", &job.lr.step_every, 0, kMaxSteps)
       .Real("lr_gamma", &job.lr.gamma, 0, 1)
       .Real("momentum", &job.momentum, 0, 1)
-      .Real("weight_decay", &job.weight_decay, 0, 1);
+      .Real("weight_decay", &job.weight_decay, 0, 1)
+      .Int<uint32_t>("nonfinite_limit", &job.nonfinite_limit, 1, kMaxNonFiniteLimit);
   const Json* tensors = reader.Array("tensors");
   reader.NoMore();
   if (!reader.error().empty()) return BadJob("is wrong: its " + reader.error());

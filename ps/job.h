@@ -50,6 +50,7 @@ inline constexpr double kMinTwoBitThreshold = 1e-12;
 inline constexpr double kMaxTwoBitThreshold = 1e12;
 inline constexpr double kMaxLearningRate = 1e6;
 inline constexpr uint32_t kMaxStaleness = 1024;
+inline constexpr uint32_t kMaxNonFiniteLimit = 1'000'000'000;
 
 struct JobTensor {
   std::string name;  // 1 to 255 letters, digits, '.', '_', '-' or '/'
@@ -80,6 +81,7 @@ struct Job {
   LearningRate lr;
   float momentum = 0.9f;
   float weight_decay = 0.0f;
+  uint32_t nonfinite_limit = 10;  // the job ends after so many steps in a row with a NaN or infinity in one segment
 
   // JSON text, the same on every rank; floats survive bit for bit. Parse checks every bound, wants every field and
   // refuses any other: hostile input. Its errors are kMalformed and name the field.

@@ -6,12 +6,14 @@
 // servers, so neither does what is computed from them.
 //
 //   worker, region 0  parameters   | tensor 0 | pad | tensor 1 | pad | ...        kParamsRegion (raw replies land here)
-//           region 1  reply slots  | segment 0 | segment 1 | ...                  kReplySlotsRegion (coded replies)
+//           region 1  reply slots  | segment 0 | segment 1 | ...                  kReplySlotsRegion (coded replies, flags;
+//                                  4 bytes each with raw replies, for flags alone)
 //           region 2  gradients    as region 0                                    (source of raw pushes)
 //           region 3  push staging as region 1                                    (source of coded pushes)
 //   server, region 0  push slots   | worker 0: own segments | worker 1: ... |     kPushSlotsRegion
 //           region 1  parameters   own segments, packed                           (source of raw replies)
 //           region 2  reply staging own segments, one copy (bsp) or one a worker  (source of coded or per-worker replies)
+//           region 3  flags        own segments, 4 bytes each                     (source of replies to a non-finite step)
 #pragma once
 
 #include <cstddef>
@@ -29,6 +31,8 @@ namespace gradlane {
 inline constexpr RegionId kParamsRegion = 0;
 inline constexpr RegionId kReplySlotsRegion = 1;
 inline constexpr RegionId kPushSlotsRegion = 0;
+
+inline constexpr size_t kFlagBytes = 4;  // the payload of a reply to a non-finite step: a worker's number, little-endian
 
 struct Segment {
   uint32_t tensor = 0;
@@ -81,5 +85,14 @@ class Layout {
   uint64_t slots_bytes_ = 0;
   uint64_t raw_bytes_ = 0;
 };
+
+// A worker's reply slots: how many bytes there are, and where in them a flag lands. No flag may land among parameters,
+// where raw replies do.
+inline uint64_t ReplySlotsBytes(const Job& job, const Layout& layout) {
+  return job.reply == ReplyCodec::kFec ? layout.slots_bytes() : layout.num_segments() * kFlagBytes;
+}
+inline uint64_t ReplyFlagOffset(const Job& job, const Layout& layout, uint32_t segment) {
+  return job.reply == ReplyCodec::kFec ? layout.segments()[segment].slot_offset_bytes : segment * kFlagBytes;
+}
 
 }  // namespace gradlane

@@ -12,6 +12,7 @@ inline constexpr uint32_t kMaxSegments = 1u << 20;  // 22 bits would fit the not
 enum class MessageKind : uint8_t {
   kData = 0,  // a gradient on the way in, parameters or their change on the way back; coded as the job says
   kInit = 1,  // initial parameters, raw, both ways
+  kNonFinite = 2,  // in place of a gradient that holds a NaN or an infinity, and of the reply to such a step
 };
 
 struct Message {
@@ -28,7 +29,7 @@ inline uint32_t Pack(Message message) {
 
 // Nothing: a kind that does not exist. The segment is not checked here: the receiver knows how many there are.
 inline std::optional<Message> Unpack(uint32_t imm) {
-  if ((imm & 3) > uint32_t(MessageKind::kInit)) return std::nullopt;
+  if ((imm & 3) > uint32_t(MessageKind::kNonFinite)) return std::nullopt;
   return Message{imm >> 10, uint8_t(imm >> 2), MessageKind(imm & 3)};
 }
 

@@ -21,6 +21,9 @@ struct StoreStats {
   uint64_t push_survivors = 0;   // elements that FEC or 2-bit sent
   uint64_t push_elems = 0;
   uint64_t preemptions = 0;
+  // Segment steps that were left out for a NaN or infinity of this worker, the lowest of those that had one; with ssp and
+  // async, its flagged pushes (raw ones are found by the server, which counts them in ServerStats).
+  uint64_t nonfinite_segments = 0;
   int64_t encode_ns = 0;
   int64_t decode_ns = 0;
   int64_t exposed_ns = 0;        // that WaitParams blocked

@@ -1,5 +1,8 @@
 #include "ps/server.h"
 
+#include <spdlog/spdlog.h>
+
+#include <cstring>
 #include <string>
 #include <utility>
 
@@ -50,9 +53,11 @@ Result<void> Server::MakeMemory() {
   ASSIGN_OR_RETURN(const Region push_slots, fabric_->Allocate(slots_bytes * members_.num_workers));
   ASSIGN_OR_RETURN(const Region params, fabric_->Allocate(elems * sizeof(float)));
   ASSIGN_OR_RETURN(const Region staging, fabric_->Allocate(RepliesFromParams() ? 0 : slots_bytes * num_lanes_));
+  ASSIGN_OR_RETURN(const Region flags, fabric_->Allocate(own_.size() * kFlagBytes));
   CHECK(push_slots.id == kPushSlotsRegion);
   params_ = {reinterpret_cast<float*>(params.bytes.data()), elems};
   staging_ = staging.bytes;
+  flags_ = flags.bytes;
 
   const bool adam = job_.optimizer == OptimizerKind::kAdam;
   const size_t held_lanes = job_.reply == ReplyCodec::kFec ? num_lanes_ : 0;
@@ -84,7 +89,7 @@ void Server::Stop() { loop_.Stop(); }
 
 ServerStats Server::Stats() const {
   return {shard_->updates(), shard_->reply_survivors(), shard_->reply_elems(), queue_->scheduler().preemptions(),
-          aggregate_ns_, encode_ns_};
+          shard_->nonfinite_segments(), aggregate_ns_, encode_ns_};
 }
 
 Result<bool> Server::Turn() {
@@ -153,7 +158,10 @@ Result<void> Server::OnPush(const Event& event) {
 Result<void> Server::Complete(uint32_t segment, uint32_t worker) {
   const Result<void> updated = shard_->Update(segment, worker, released_, due_);
   ReleaseAll();
+  if (const auto warning = shard_->TakeWarning()) spdlog::warn("server {}: {}", rank_, NonFiniteWarning(*warning));
   TRY(updated);
+  // No reply of this lane is under way, so nobody reads the flag of the step before.
+  if (const auto worker = shard_->FlaggedBy(segment)) std::memcpy(FlagOf(local_[segment]).data(), &*worker, kFlagBytes);
   if (job_.schedule == Schedule::kSerial) {
     withheld_.insert(withheld_.end(), due_.begin(), due_.end());
     due_.clear();
@@ -197,11 +205,19 @@ Result<Outgoing> Server::Prepare(uint32_t item) {
   const uint32_t index = own_[local];
   const Segment& segment = layout_.segments()[index];
   const bool initial = SendsInitial(local);
+  const bool flagged = !initial && shard_->FlaggedBy(index);
   Outgoing out;
   out.peer = members_.IndexOf({Role::kWorker, worker});
   out.message = {index, initial ? uint8_t{0} : shard_->ReplyStep(index, worker),
-                 initial ? MessageKind::kInit : MessageKind::kData};
+                 initial   ? MessageKind::kInit
+                 : flagged ? MessageKind::kNonFinite
+                           : MessageKind::kData};
   out.layer = int32_t(segment.layer);
+  if (flagged) {
+    out.slot = {kReplySlotsRegion, ReplyFlagOffset(job_, layout_, index)};
+    out.source = FlagOf(local);
+    return out;
+  }
   if (initial || job_.reply == ReplyCodec::kRaw) {
     out.slot = {kParamsRegion, segment.flat_elem * sizeof(float)};
   } else {

@@ -25,6 +25,7 @@ struct ServerStats {
   uint64_t reply_survivors = 0;
   uint64_t reply_elems = 0;
   uint64_t preemptions = 0;
+  uint64_t nonfinite_segments = 0;  // see Shard
   int64_t aggregate_ns = 0;  // decode-add and optimizer
   int64_t encode_ns = 0;
 };
@@ -64,6 +65,7 @@ class Server {
   void Enqueue(uint32_t segment, uint32_t worker);
   // No gradient's reply is queued before the initial parameters of its segment are sent: see Complete's callers.
   bool SendsInitial(uint32_t local) const { return initial_outstanding_[local] > 0; }
+  std::span<std::byte> FlagOf(uint32_t local) const { return flags_.subspan(local * kFlagBytes, kFlagBytes); }
   Result<Outgoing> Prepare(uint32_t item);
   Result<std::span<const std::byte>> LaneBytes(uint32_t segment, uint32_t lane);
   void ReleaseAll();
@@ -81,6 +83,7 @@ class Server {
 
   std::span<float> params_;        // registered
   std::span<std::byte> staging_;   // registered: one slot per segment and lane; empty if replies come from params_
+  std::span<std::byte> flags_;     // registered: a worker's number for each own segment; bsp
   Memory state_memory_;            // everything that no peer reads
 
   std::vector<uint32_t> local_;    // segment -> index in own_

@@ -52,8 +52,8 @@ Result<void> Serve(Bootstrap& bootstrap, const ServerRankOptions& options) {
     const ServerStats stats = server->Stats();
     const nlohmann::json results = {
         {"updates", stats.updates},         {"reply_survivors", stats.reply_survivors}, {"reply_elems", stats.reply_elems},
-        {"preemptions", stats.preemptions}, {"aggregate_s", double(stats.aggregate_ns) * 1e-9},
-        {"encode_s", double(stats.encode_ns) * 1e-9}};
+        {"preemptions", stats.preemptions}, {"nonfinite_segments", stats.nonfinite_segments},
+        {"aggregate_s", double(stats.aggregate_ns) * 1e-9}, {"encode_s", double(stats.encode_ns) * 1e-9}};
     if (!options.trace.empty()) TRY(WriteTextFile(TracePartPath(options.trace, self), trace.ToJsonEvents()));
     TRY(bootstrap.AllGather(kResultsCollective, results.dump()));
     return bootstrap.Barrier(kStoppedCollective);

@@ -24,7 +24,8 @@ Shard::Shard(const Job& job, const Layout& layout, uint32_t server, uint32_t num
       num_workers_(num_workers),
       num_lanes_(NumLanes(job, num_workers)),
       memory_(std::move(memory)),
-      local_(layout.num_segments(), kForeign) {
+      local_(layout.num_segments(), kForeign),
+      warned_(layout.num_tensors(), false) {
   const auto own = layout.SegmentsOfServer(server);
   for (uint32_t i = 0; i < own.size(); ++i) local_[own[i]] = i;
   states_.resize(own.size());
@@ -88,19 +89,31 @@ Result<Shard::Outcome> Shard::OnPush(const Push& push, std::vector<uint64_t>& re
     return tl::unexpected(Complaint(push, "step " + std::to_string(push.message.step) + " where " +
                                               std::to_string(uint8_t(mine.clock + 1)) + " is due (both modulo 256)"));
   }
-  mine = Contribution{mine.clock + 1, true, push.payload, push.token};
+  const bool flagged = push.message.kind == MessageKind::kNonFinite;
+  if (flagged && !push.payload.empty()) {
+    return tl::unexpected(Complaint(push, std::to_string(push.payload.size()) + " bytes with a flag that has none"));
+  }
+  ++mine.clock;
+  mine.stored = true;
+  mine.flagged = flagged;
+  mine.payload = push.payload;
+  mine.token = push.token;
   if (job_.sync.kind != SyncKind::kBsp) return Outcome::kComplete;
 
   while (state.next_rank < num_workers_ && At(segment, state.next_rank).stored) {
-    TRY(Accumulate(segment, state.next_rank, state.next_rank == 0));
+    // Those after a flag are added as well, though the step is left out: what does not decode ends the job in any case.
+    ASSIGN_OR_RETURN(const bool finite, Accumulate(segment, state.next_rank, !state.assigned));
+    if (finite) state.assigned = true;
+    else if (!state.flagging) state.flagging = state.next_rank;
     ReleaseContribution(At(segment, state.next_rank), released);
     ++state.next_rank;
   }
   return state.next_rank == num_workers_ ? Outcome::kComplete : Outcome::kWaiting;
 }
 
-Result<void> Shard::Accumulate(uint32_t segment, uint32_t worker, bool first) {
+Result<bool> Shard::Accumulate(uint32_t segment, uint32_t worker, bool first) {
   const Contribution& contribution = At(segment, worker);
+  if (contribution.flagged) return false;
   const std::span<const std::byte> payload = contribution.payload;
   const std::span<float> sum = Of(memory_.sum, segment);
   const Push push{worker, Message{segment, uint8_t(contribution.clock), MessageKind::kData}, payload, 0};
@@ -110,23 +123,30 @@ Result<void> Shard::Accumulate(uint32_t segment, uint32_t worker, bool first) {
         return tl::unexpected(Complaint(push, std::to_string(payload.size()) + " bytes where " +
                                                   std::to_string(sum.size_bytes()) + " are due"));
       }
-      if (!(first ? accumulate::Assign(payload, sum) : accumulate::Add(payload, sum))) {
-        return tl::unexpected(Complaint(push, "a gradient with a value that is not finite (step " +
-                                                  std::to_string(contribution.clock) + ")"));
-      }
-      return {};
+      return first ? accumulate::Assign(payload, sum) : accumulate::Add(payload, sum);
     }
     case Codec::kFec: {
       const fec::DecodeStatus status = first ? fec::Decode(payload, sum) : fec::DecodeAdd(payload, sum);
-      if (status == fec::DecodeStatus::kOk) return {};
+      if (status == fec::DecodeStatus::kOk) return true;
       return tl::unexpected(Complaint(push, std::string("FEC bytes that do not decode (") + fec::ToString(status) + ")"));
     }
     case Codec::kTwoBit: {
       if (first) std::ranges::fill(sum, 0.0f);
-      if (two_bit::DecodeAdd(payload, job_.two_bit_threshold, sum)) return {};
+      if (two_bit::DecodeAdd(payload, job_.two_bit_threshold, sum)) return true;
       return tl::unexpected(Complaint(push, "2-bit codes that do not decode"));
     }
   }
+  return true;
+}
+
+Result<void> Shard::LeaveOut(uint32_t segment, uint32_t worker, uint32_t& in_row) {
+  const uint32_t tensor = layout_.segments()[segment].tensor;
+  ++nonfinite_segments_;
+  ++in_row;
+  const NonFiniteGradient what{worker, job_.tensors[tensor].name, At(segment, worker).clock};
+  if (!warned_[tensor]) warning_ = what;
+  warned_[tensor] = true;
+  if (in_row >= job_.nonfinite_limit) return tl::unexpected(NonFiniteEnd(what, in_row));
   return {};
 }
 
@@ -156,12 +176,25 @@ Result<void> Shard::Update(uint32_t segment, uint32_t worker, std::vector<uint64
   if (job_.sync.kind == SyncKind::kBsp) {
     CHECK(state.next_rank == num_workers_);
     state.next_rank = 0;
+    state.assigned = false;
+    state.flagged_by = std::exchange(state.flagging, std::nullopt);
+    if (state.flagged_by) {
+      TRY(LeaveOut(segment, *state.flagged_by, state.flagged_in_row));
+    } else {
+      state.flagged_in_row = 0;
+      Optimize(segment, int64_t(mine.clock) - 1);
+    }
   } else {
     CHECK(mine.stored);
-    TRY(Accumulate(segment, worker, true));
+    ASSIGN_OR_RETURN(const bool finite, Accumulate(segment, worker, true));
     ReleaseContribution(mine, released);
+    if (finite) {
+      mine.flagged_in_row = 0;
+      Optimize(segment, int64_t(mine.clock) - 1);
+    } else {
+      TRY(LeaveOut(segment, worker, mine.flagged_in_row));
+    }
   }
-  Optimize(segment, int64_t(mine.clock) - 1);
   AppendDue(segment, worker, due);
   return {};
 }

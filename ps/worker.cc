@@ -51,7 +51,7 @@ Result<std::unique_ptr<Worker>> Worker::Open(const RankConfig& config, std::uniq
   const Job& job = worker->job_;
   const size_t flat_bytes = layout.flat_elems() * sizeof(float);
   ASSIGN_OR_RETURN(const Region params, f.Allocate(flat_bytes));
-  ASSIGN_OR_RETURN(const Region reply_slots, f.Allocate(job.reply == ReplyCodec::kFec ? layout.slots_bytes() : 0));
+  ASSIGN_OR_RETURN(const Region reply_slots, f.Allocate(ReplySlotsBytes(job, layout)));
   ASSIGN_OR_RETURN(const Region grads, f.Allocate(flat_bytes));
   ASSIGN_OR_RETURN(const Region staging, f.Allocate(job.codec == Codec::kNone ? 0 : layout.slots_bytes()));
   CHECK(params.id == kParamsRegion && reply_slots.id == kReplySlotsRegion);
@@ -189,6 +189,7 @@ void Worker::Enqueue(uint32_t layer) {
     ++state.clock;
     state.awaiting = true;
     state.encoded = false;
+    state.flagged = false;
     queue_->Push(s);
   }
 }
@@ -230,9 +231,18 @@ Result<void> Worker::OnReply(PeerId peer, uint32_t imm, std::span<const std::byt
                      std::to_string(uint8_t(state.clock)) + " is due (both modulo 256)");
   }
   if (!state.awaiting) return {};  // a duplicate
+  if (!state.initializing && !state.encoded) return malformed("a reply to a push that has not been sent");
 
   const std::span<float> params = OfSegment(params_, message->segment);
-  if (state.initializing || job_.reply == ReplyCodec::kRaw) {
+  if (message->kind == MessageKind::kNonFinite) {
+    if (const std::string complaint = ComplaintAboutFlag(state, payload); !complaint.empty()) return malformed(complaint);
+    uint32_t flagged_by = 0;
+    std::memcpy(&flagged_by, payload.data(), sizeof flagged_by);
+    if (flagged_by == rank_) ++stats_.nonfinite_segments;
+    TakeBack(message->segment);
+  } else if (state.flagged && job_.sync.kind == SyncKind::kBsp) {
+    return malformed("parameters for a step to which this worker's gradient was not finite");
+  } else if (state.initializing || job_.reply == ReplyCodec::kRaw) {
     if (payload.size() != params.size_bytes()) {
       return malformed(std::to_string(payload.size()) + " bytes where " + std::to_string(params.size_bytes()) + " are due");
     }
@@ -259,6 +269,34 @@ Result<void> Worker::OnReply(PeerId peer, uint32_t imm, std::span<const std::byt
   return {};
 }
 
+// Of a reply that says that the step was left out; empty: it may be true.
+std::string Worker::ComplaintAboutFlag(const SegmentState& state, std::span<const std::byte> payload) const {
+  if (job_.sync.kind != SyncKind::kBsp) return "a non-finite step with --sync " + ToString(job_.sync) + ", which has none";
+  uint32_t worker = 0;
+  if (payload.size() != kFlagBytes) {
+    return std::to_string(payload.size()) + " bytes where the number of a worker, " + std::to_string(kFlagBytes) + ", is due";
+  }
+  std::memcpy(&worker, payload.data(), sizeof worker);
+  if (worker >= members_.num_workers) return "a non-finite step of worker " + std::to_string(worker) + ", which does not exist";
+  if (state.flagged && worker > rank_) return "a non-finite step of worker " + std::to_string(worker) + ", not of this one";
+  if (!state.flagged && worker == rank_ && job_.codec != Codec::kNone) return "a non-finite step of this worker, which had none";
+  return "";
+}
+
+// The step was left out for another worker's sake: what this one sent, the server has thrown away. Under error feedback
+// it goes back into the residual, from the bytes that were sent, which stay in the staging slot until the next step.
+void Worker::TakeBack(uint32_t index) {
+  const SegmentState& state = segments_[index];
+  if (state.flagged || residual_.empty() || !job_.error_feedback) return;
+  const std::span<const std::byte> sent = staging_.subspan(layout_.segments()[index].slot_offset_bytes, state.encoded_bytes);
+  const std::span<float> residual = OfSegment(residual_, index);
+  if (job_.codec == Codec::kFec) {
+    CHECK(fec::DecodeAdd(sent, residual) == fec::DecodeStatus::kOk);
+  } else {
+    CHECK(two_bit::DecodeAdd(sent, job_.two_bit_threshold, residual));
+  }
+}
+
 Result<Outgoing> Worker::Prepare(uint32_t index) {
   const Segment& segment = layout_.segments()[index];
   SegmentState& state = segments_[index];
@@ -280,13 +318,14 @@ Result<Outgoing> Worker::Prepare(uint32_t index) {
       stats_.push_elems += segment.num_elems;
     }
   } else {
-    if (!state.encoded) TRY(Encode(index));
+    if (!state.encoded) Encode(index);
+    if (state.flagged) out.message.kind = MessageKind::kNonFinite;
     out.source = staging_.subspan(segment.slot_offset_bytes, state.encoded_bytes);
   }
   return out;
 }
 
-Result<void> Worker::Encode(uint32_t index) {
+void Worker::Encode(uint32_t index) {
   const int64_t begin_ns = NowNs();
   const Segment& segment = layout_.segments()[index];
   SegmentState& state = segments_[index];
@@ -310,21 +349,24 @@ Result<void> Worker::Encode(uint32_t index) {
     state.encoded_bytes = uint32_t(two_bit::EncodedBytes(segment.num_elems));
   }
   if (!finite) {
-    return gradlane::Fail(ErrorCode::kMalformed,
-                          "worker " + std::to_string(rank_) + ": the gradient of " + job_.tensors[segment.tensor].name +
-                              " has a value that is not finite at step " + std::to_string(state.clock) +
-                              ": training has diverged; lower --lr.");
+    state.flagged = true;
+    state.encoded_bytes = 0;
+    survivors = 0;
+    tensor.flagged = true;
+    if (job_.sync.kind != SyncKind::kBsp) ++stats_.nonfinite_segments;
   }
   state.encoded = true;
   tensor.survivors += survivors;
   const auto [begin, end] = layout_.SegmentsOfTensor(segment.tensor);
   if (++tensor.segments_encoded == end - begin) {
-    // Once a step, when the whole tensor is encoded: so the order of its segments does not matter.
-    if (job_.codec == Codec::kFec && job_.fec_auto) {
+    // Once a step, when the whole tensor is encoded: so the order of its segments does not matter. A step with a segment
+    // that was not finite says nothing of the density.
+    if (job_.codec == Codec::kFec && job_.fec_auto && !tensor.flagged) {
       tensor.steering.Observe(tensor.survivors, job_.tensors[segment.tensor].num_elems);
     }
     tensor.segments_encoded = 0;
     tensor.survivors = 0;
+    tensor.flagged = false;
   }
   const int64_t end_ns = NowNs();
   stats_.encode_ns += end_ns - begin_ns;
@@ -335,7 +377,6 @@ Result<void> Worker::Encode(uint32_t index) {
   if (track_ != nullptr) {
     track_->Add({"encode", begin_ns, end_ns, int32_t(uint8_t(state.clock)), int32_t(segment.layer), int32_t(index)});
   }
-  return {};
 }
 
 }  // namespace gradlane

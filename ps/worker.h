@@ -53,6 +53,7 @@ class Worker final : public ParameterStore {
     bool awaiting = false;       // a reply is due
     bool initializing = true;
     bool encoded = false;        // the staging slot holds this step's bytes
+    bool flagged = false;        // encoded: the gradient is not finite, and a flag goes in its place
     uint32_t encoded_bytes = 0;
   };
   struct TensorState {
@@ -60,6 +61,7 @@ class Worker final : public ParameterStore {
     fec::DensitySteering steering;
     uint32_t segments_encoded = 0;  // of this step
     uint64_t survivors = 0;
+    bool flagged = false;           // a segment of this step is not finite
   };
   static constexpr uint32_t kFailedMark = UINT32_MAX;
 
@@ -74,8 +76,10 @@ class Worker final : public ParameterStore {
   void Enqueue(uint32_t layer);
   Result<void> OnEvent(const Event& event);
   Result<void> OnReply(PeerId peer, uint32_t imm, std::span<const std::byte> payload);
+  std::string ComplaintAboutFlag(const SegmentState& state, std::span<const std::byte> payload) const;
+  void TakeBack(uint32_t segment);
   Result<Outgoing> Prepare(uint32_t segment);
-  Result<void> Encode(uint32_t segment);
+  void Encode(uint32_t segment);
   void CountDown(uint32_t layer);
 
   const Job& job_;

@@ -45,6 +45,7 @@ struct Options {
   float momentum = 0.9f;
   float weight_decay = 0;  // --weight-decay
   OptimizerKind optimizer = OptimizerKind::kSgd;
+  uint32_t nonfinite_limit = 10;  // --nonfinite-limit
 
   // How gradients travel.
   Codec codec = Codec::kFec;

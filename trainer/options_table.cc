@@ -169,6 +169,8 @@ const OptionRow kRows[] = {
    [](Options& o, Text t) { return Assign(o.weight_decay, Real(t, 0, 1)); }, [](const Options& o) { return Json(AsWritten(o.weight_decay)); }},
   {kLearning, "optimizer", "sgd|adam", "what the servers update parameters with", nullptr,
    [](Options& o, Text t) { return Assign(o.optimizer, ParseOptimizer(t)); }, [](const Options& o) { return Json(ToString(o.optimizer)); }},
+  {kLearning, "nonfinite-limit", "N", "a gradient with a NaN or infinity is left out; after so many steps in a row with one in the same segment the job ends", nullptr,
+   [](Options& o, Text t) { return Assign(o.nonfinite_limit, Whole<uint32_t>(t, 1, kMaxNonFiniteLimit)); }, [](const Options& o) { return Json(o.nonfinite_limit); }},
   {kLearning, "sync", "bsp|ssp:K|async", "bsp: every step waits for all workers; ssp:K: a worker may be K steps ahead of the slowest; async: no limit", nullptr,
    [](Options& o, Text t) { return Assign(o.sync, ParseSync(t)); }, [](const Options& o) { return Json(ToString(o.sync)); }},
 

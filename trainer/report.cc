@@ -37,8 +37,9 @@ nlohmann::json ToJson(const StoreStats& s) {
   return {{"push_bytes", s.push_bytes},         {"push_raw_bytes", s.push_raw_bytes},
           {"reply_bytes", s.reply_bytes},       {"reply_raw_bytes", s.reply_raw_bytes},
           {"push_survivors", s.push_survivors}, {"push_elems", s.push_elems},
-          {"preemptions", s.preemptions},       {"encode_ns", s.encode_ns},
-          {"decode_ns", s.decode_ns},           {"exposed_ns", s.exposed_ns}};
+          {"preemptions", s.preemptions},       {"nonfinite_segments", s.nonfinite_segments},
+          {"encode_ns", s.encode_ns},           {"decode_ns", s.decode_ns},
+          {"exposed_ns", s.exposed_ns}};
 }
 
 StoreStats SumOf(const std::vector<nlohmann::json>& stats_by_worker) {
@@ -51,6 +52,7 @@ StoreStats SumOf(const std::vector<nlohmann::json>& stats_by_worker) {
     sum.push_survivors += s.value("push_survivors", uint64_t{0});
     sum.push_elems += s.value("push_elems", uint64_t{0});
     sum.preemptions += s.value("preemptions", uint64_t{0});
+    sum.nonfinite_segments += s.value("nonfinite_segments", uint64_t{0});
     sum.encode_ns += s.value("encode_ns", int64_t{0});
     sum.decode_ns += s.value("decode_ns", int64_t{0});
     sum.exposed_ns += s.value("exposed_ns", int64_t{0});
@@ -84,6 +86,7 @@ nlohmann::json ToJson(const RunResults& r, const Options& options, const Startup
           {"fec_density", Ratio(double(r.store.push_survivors), double(r.store.push_elems))},
           {"reply_density", Ratio(double(r.reply_survivors), double(r.reply_elems))},
           {"preemptions", r.store.preemptions + r.server_preemptions},
+          {"nonfinite_segments", r.store.nonfinite_segments},
           {"parameters_sha256", r.parameters_sha256},
           {"options", nlohmann::json::parse(ToJson(options), nullptr, false)},
           {"startup", lines}};
@@ -100,12 +103,14 @@ std::string ToText(const RunResults& r) {
                 "  parameters      %s\n"
                 "  worker 0's time %.1f s computing, %.1f s waiting for the network, %.1f s waiting for data\n"
                 "  preemptions     %llu\n"
+                "  not finite      %llu gradient segments, which were left out\n"
                 "  parameters      sha256 %s\n",
                 r.test.accuracy * 100, r.train.train_loss, r.test.loss, static_cast<long long>(r.steps), wall_s,
                 wall_s > 0 ? double(r.images) / wall_s : 0.0, RatioText(r.store.push_raw_bytes, r.store.push_bytes).c_str(),
                 RatioText(r.store.reply_raw_bytes, r.store.reply_bytes).c_str(), double(r.train.compute_ns) * kSeconds,
                 double(r.train.exposed_comm_ns) * kSeconds, double(r.train.data_wait_ns) * kSeconds,
-                static_cast<unsigned long long>(r.store.preemptions + r.server_preemptions), r.parameters_sha256.c_str());
+                static_cast<unsigned long long>(r.store.preemptions + r.server_preemptions),
+                static_cast<unsigned long long>(r.store.nonfinite_segments), r.parameters_sha256.c_str());
   return text;
 }
 

@@ -25,7 +25,7 @@ struct RunResults {
   TrainResult train;
   int64_t steps = 0;
   int64_t images = 0;          // of all workers
-  StoreStats store;            // summed over the workers
+  StoreStats store;            // summed over the workers; nonfinite_segments as the servers counted them
   uint64_t server_preemptions = 0;
   uint64_t reply_survivors = 0;
   uint64_t reply_elems = 0;

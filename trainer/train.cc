@@ -53,11 +53,13 @@ constexpr size_t kLossWindowSteps = 100;
 
 }  // namespace
 
-Result<TrainResult> Train(Model& model, ParameterStore& store, Pipeline& pipeline, int64_t num_steps, TraceTrack* track,
+Result<TrainResult> Train(Model& model, ParameterStore& store, Pipeline& pipeline, int64_t num_steps,
+                          int64_t max_nonfinite_losses, TraceTrack* track,
                           const std::function<void(int64_t step, float loss)>& on_step) {
   TrainResult result;
   StepHooks hooks(store, track);
   std::deque<double> losses;
+  int64_t nonfinite_losses = 0;  // the last so many steps
   const int64_t begin_ns = NowNs();
   for (int64_t step = 1; step <= num_steps; ++step) {
     hooks.BeginStep(step);
@@ -66,19 +68,26 @@ Result<TrainResult> Train(Model& model, ParameterStore& store, Pipeline& pipelin
     const int64_t waited_before_ns = hooks.waited_ns();
     const float loss = model.Forward(batch.images, batch.labels, hooks);
     if (hooks.failure()) return tl::unexpected(*hooks.failure());
-    if (!std::isfinite(loss)) {
+    nonfinite_losses = std::isfinite(loss) ? 0 : nonfinite_losses + 1;
+    // Not sooner than the store: it says more, and says it before the forward pass that follows its limit.
+    if (nonfinite_losses > max_nonfinite_losses) {
       return Fail(ErrorCode::kMalformed,
-                  "The loss is not finite at step " + std::to_string(step) + ": training has diverged; lower --lr.");
+                  "The loss has not been finite for " + std::to_string(nonfinite_losses) + " steps in a row at step " +
+                      std::to_string(step) + " (--nonfinite-limit): training has diverged; lower --lr.");
     }
     model.Backward(hooks);
     result.compute_ns += NowNs() - compute_begin_ns - (hooks.waited_ns() - waited_before_ns);
-    losses.push_back(loss);
+    if (std::isfinite(loss)) losses.push_back(loss);
     if (losses.size() > kLossWindowSteps) losses.pop_front();
     on_step(step, loss);
   }
   // The last replies belong to the last step.
   const int64_t drain_begin_ns = NowNs();
   for (uint32_t k = 0; k < model.num_layers(); ++k) TRY(store.WaitParams(k));
+  if (nonfinite_losses > 0) {
+    return Fail(ErrorCode::kMalformed,
+                "The loss is not finite at the last step, " + std::to_string(num_steps) + ": training has diverged; lower --lr.");
+  }
   const int64_t end_ns = NowNs();
   result.exposed_comm_ns = hooks.waited_ns() + end_ns - drain_begin_ns;
   result.wall_ns = end_ns - begin_ns;

@@ -46,6 +46,7 @@ Job MakeJob(const Options& options, std::span<const TensorSpec> tensors, const D
   job.optimizer = options.optimizer;
   job.momentum = options.momentum;
   job.weight_decay = options.weight_decay;
+  job.nonfinite_limit = options.nonfinite_limit;
   job.lr.base = options.lr;
   job.lr.schedule = options.lr_schedule;
   job.lr.total_steps = NumSteps(options, train);
@@ -205,7 +206,7 @@ class WorkerRun {
     results.steps = job_.lr.total_steps;
     results.images = results.steps * options_.batch * options_.members.num_workers;
     Progress progress(results.steps, int64_t{options_.batch} * options_.members.num_workers, first());
-    ASSIGN_OR_RETURN(results.train, Train(*model_, *store_, *pipeline, results.steps, AddTrack("training"),
+    ASSIGN_OR_RETURN(results.train, Train(*model_, *store_, *pipeline, results.steps, job_.nonfinite_limit, AddTrack("training"),
                                           [&](int64_t step, float loss) { progress.OnStep(step, loss); }));
     progress.Finish();
     pipeline.reset();  // its thread writes to the trace
@@ -282,6 +283,7 @@ class WorkerRun {
     TRY(bootstrap_->Barrier(kStoppedCollective));
     TRY(bootstrap_->Leave());
     std::vector<nlohmann::json> of_workers;
+    uint64_t nonfinite_segments = 0;
     for (uint32_t i = 0; i < blobs.size(); ++i) {
       const nlohmann::json blob = nlohmann::json::parse(blobs[i], nullptr, false);
       if (!blob.is_object()) {
@@ -292,12 +294,14 @@ class WorkerRun {
         continue;
       }
       results.server_preemptions += blob.value("preemptions", uint64_t{0});
+      nonfinite_segments += blob.value("nonfinite_segments", uint64_t{0});
       results.reply_survivors += blob.value("reply_survivors", uint64_t{0});
       results.reply_elems += blob.value("reply_elems", uint64_t{0});
       results.server_aggregate_s += blob.value("aggregate_s", 0.0);
       results.server_encode_s += blob.value("encode_s", 0.0);
     }
     results.store = SumOf(of_workers);
+    results.store.nonfinite_segments = nonfinite_segments;  // a worker does not know of all: see StoreStats
     return {};
   }
 

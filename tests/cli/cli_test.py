@@ -82,7 +82,7 @@ class Results(unittest.TestCase):
                 events = json.load(file)
         for name in ("test_accuracy", "train_loss", "steps", "images_per_s", "wall_s", "compute_s", "exposed_comm_s",
                      "data_wait_s", "push_bytes", "push_raw_bytes", "push_ratio", "reply_ratio", "fec_density",
-                     "preemptions", "parameters_sha256", "startup"):
+                     "preemptions", "nonfinite_segments", "parameters_sha256", "startup"):
             self.assertIn(name, r)
         self.assertEqual(r["steps"], 16)
         self.assertEqual(r["push_raw_bytes"], 4 * 235146 * 16 * 2)  # mlp, steps, workers
@@ -104,6 +104,15 @@ class Results(unittest.TestCase):
                 r = results("--local", "2x2", "--fabric", "loopback", "--model", "mlp", "--batch", "32", "--steps", "24",
                             *extra)
                 self.assertGreater(r["test_accuracy"], 0.2)
+
+    def test_given_a_run_that_diverges_expect_one_sentence_that_says_so(self):
+        # Not with fec: its largest code bounds a step, so that values grow without becoming infinite.
+        for place in (["--local", "1x0"], ["--local", "2x1", "--fabric", "loopback", "--codec", "none"]):
+            with self.subTest(place=place):
+                code, output = run(*place, "--model", "mlp", "--batch", "32", "--steps", "90", "--lr", "1e6",
+                                   "--nonfinite-limit", "3")
+                self.assertEqual(code, 1, output)
+                self.assertIn("training has diverged; lower --lr.", output.strip().splitlines()[-1])
 
     def test_given_synthetic_data_expect_no_file_to_be_needed(self):
         code, output = run("--local", "1x1", "--fabric", "loopback", "--data", "synthetic", "--model", "mlp", "--steps", "3",

@@ -56,6 +56,7 @@ void FeedShard(const uint8_t* data, size_t num_bytes) {
     if (*outcome != Shard::Outcome::kComplete) continue;
     if (!shard.Update(message->segment, worker, released, due)) return;
     for (const Shard::Reply& reply : due) {
+      if (shard.FlaggedBy(reply.segment)) continue;
       if (!shard.EncodeReply(reply.segment, shard.LaneOf(reply.worker), slot)) return;
     }
     due.clear();

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -49,14 +50,20 @@ inline void InitParams(ParameterStore& store, const Job& job) {
   }
 }
 
+// May spoil a gradient after it was made.
+using GradHook = std::function<void(uint32_t worker, int step, uint32_t tensor, std::span<float> grad)>;
+
 // What a trainer does, as the model's passes would.
-inline Result<void> RunSteps(ParameterStore& store, const Job& job, uint32_t worker, int num_steps) {
+inline Result<void> RunSteps(ParameterStore& store, const Job& job, uint32_t worker, int num_steps,
+                             const GradHook& hook = {}, int first_step = 0) {
   const uint32_t num_layers = job.tensors.back().layer + 1;
-  for (int step = 0; step < num_steps; ++step) {
+  for (int step = first_step; step < first_step + num_steps; ++step) {
     for (uint32_t k = 0; k < num_layers; ++k) TRY(store.WaitParams(k));
     for (uint32_t k = num_layers; k-- > 0;) {
       for (uint32_t t = 0; t < job.tensors.size(); ++t) {
-        if (job.tensors[t].layer == k) MakeGrad(worker, step, store.Params(t), store.Grads(t));
+        if (job.tensors[t].layer != k) continue;
+        MakeGrad(worker, step, store.Params(t), store.Grads(t));
+        if (hook) hook(worker, step, t, store.Grads(t));
       }
       store.GradReady(k);
     }
@@ -74,14 +81,20 @@ inline std::vector<float> AllParams(ParameterStore& store, const Job& job) {
 struct ClusterResult {
   std::vector<std::vector<float>> params;  // by worker
   std::vector<StoreStats> stats;           // by worker
+  std::vector<ServerStats> server_stats;   // by server
   std::vector<Error> errors;
 };
 
-// prepare: called with the hub before anything is connected, to inject faults. victim: the server that prepare will have
-// killed, if any; being dead, it tells nobody what it saw.
+struct ClusterExtras {
+  GradHook hook;
+  // The server that prepare will have killed, if any; being dead, it tells nobody what it saw.
+  std::optional<uint32_t> victim;
+};
+
+// prepare: called with the hub before anything is connected, to inject faults.
 template <typename Prepare>
 ClusterResult RunCluster(const Job& job, Membership members, int num_steps, Prepare&& prepare,
-                         std::optional<uint32_t> victim = std::nullopt) {
+                         const ClusterExtras& extras = {}) {
   ClusterResult result;
   const auto layout = Layout::Make(job, members);
   EXPECT_TRUE(layout);
@@ -113,7 +126,7 @@ ClusterResult RunCluster(const Job& job, Membership members, int num_steps, Prep
     for (auto& worker : workers) worker->Fail(error);
   };
   for (uint32_t s = 0; s < members.num_servers; ++s) {
-    servers[s]->Start([&fail, silent = victim == s](const Error& error) {
+    servers[s]->Start([&fail, silent = extras.victim == s](const Error& error) {
       if (!silent) fail(error);
     });
   }
@@ -123,13 +136,16 @@ ClusterResult RunCluster(const Job& job, Membership members, int num_steps, Prep
   for (uint32_t w = 0; w < members.num_workers; ++w) {
     threads.emplace_back([&, w] {
       Result<void> done = workers[w]->Begin();
-      if (done) done = RunSteps(*workers[w], job, w, num_steps);
+      if (done) done = RunSteps(*workers[w], job, w, num_steps, extras.hook);
       if (!done) fail(done.error());
     });
   }
   for (auto& thread : threads) thread.join();
   for (auto& worker : workers) worker->Stop();
-  for (auto& server : servers) server->Stop();
+  for (auto& server : servers) {
+    server->Stop();
+    result.server_stats.push_back(server->Stats());
+  }
   for (auto& worker : workers) {
     result.params.push_back(AllParams(*worker, job));
     result.stats.push_back(worker->Stats());
@@ -137,8 +153,8 @@ ClusterResult RunCluster(const Job& job, Membership members, int num_steps, Prep
   return result;
 }
 
-inline ClusterResult RunCluster(const Job& job, Membership members, int num_steps) {
-  return RunCluster(job, members, num_steps, [](LoopbackHub&) {});
+inline ClusterResult RunCluster(const Job& job, Membership members, int num_steps, const ClusterExtras& extras = {}) {
+  return RunCluster(job, members, num_steps, [](LoopbackHub&) {}, extras);
 }
 
 }  // namespace gradlane::testing_support

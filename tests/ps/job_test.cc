@@ -55,6 +55,7 @@ TEST(Job, GivenEveryFieldSet_ExpectParseGivesItBack) {
   job.lr = {0.1f, LrSchedule::kStep, 1000, 10, 300, 0.2f};
   job.momentum = 0.7f;
   job.weight_decay = 5e-4f;
+  job.nonfinite_limit = 7;
 
   const Result<Job> parsed = Job::Parse(job.ToJson());
   ASSERT_TRUE(parsed.has_value()) << parsed.error().message;
@@ -160,6 +161,9 @@ TEST(Job, GivenAValueOutOfBounds_ExpectTheBounds) {
   ExpectRefused([](Json& j) { j["lr_warmup_steps"] = INT64_MIN; }, "lr_warmup_steps");
   ExpectRefused([](Json& j) { j["momentum"] = 1.1; }, "momentum");
   ExpectRefused([](Json& j) { j["weight_decay"] = -1; }, "weight_decay");
+  ExpectRefused([](Json& j) { j["nonfinite_limit"] = 0; }, "nonfinite_limit");
+  ExpectRefused([](Json& j) { j["nonfinite_limit"] = 1'000'000'001; }, "nonfinite_limit");
+  ExpectRefused([](Json& j) { j.erase("nonfinite_limit"); }, "lacks the field 'nonfinite_limit'");
 }
 
 TEST(Job, GivenBadTensors_ExpectASentence) {

@@ -125,12 +125,108 @@ TEST_F(ShardTest, GivenBadPushesEachIsRefusedByNameOfWorkerAndTensor) {
   Shard second = Make(2);
   ExpectComplaint(Put(second, 7, 1, kSmall), "worker 7");
   ExpectComplaint(second.OnPush({0, {5, 1, MessageKind::kData}, {}, 0}, released_), "segment 5");
+  ExpectComplaint(Put(second, 0, 1, std::vector<float>(1, 0.0f), MessageKind::kNonFinite), "4 bytes with a flag");
+}
+
+// Given a contribution that is not finite, as a flag or as values / expect the whole step left out, and everything else
+// as before it, whichever worker it was.
+TEST_F(ShardTest, GivenAContributionThatIsNotFiniteTheStepIsLeftOutBitForBit) {
   std::vector<float> nan = kSmall;
-  nan[99] = NAN;
-  ExpectComplaint(Put(second, 0, 1, nan), "not finite");
-  Shard third = Make(2);
   nan[99] = -INFINITY;
-  ExpectComplaint(Put(third, 0, 1, nan), "not finite");
+  for (const bool as_flag : {false, true}) {
+    for (const uint32_t bad : {0u, 1u, 2u}) {
+      Shard shard = Make(3);
+      ASSERT_TRUE(Put(shard, 0, 1, kSmall));
+      ASSERT_TRUE(Put(shard, 1, 1, kSmall));
+      ASSERT_TRUE(Put(shard, 2, 1, kSmall));
+      ASSERT_TRUE(shard.Update(0, 2, released_, due_));
+      EXPECT_EQ(shard.FlaggedBy(0), std::nullopt);
+      const std::vector<float> before(shard.Params(0).begin(), shard.Params(0).end());
+      for (uint32_t w : {2u, 0u, 1u}) {
+        const bool flag = w == bad && as_flag;
+        const std::span<const float> values = flag ? std::span<const float>() : w == bad ? nan : kSmall;
+        const auto outcome = Put(shard, w, 2, values,
+                                 flag ? MessageKind::kNonFinite : MessageKind::kData);
+        ASSERT_TRUE(outcome) << outcome.error().message;
+        EXPECT_EQ(*outcome, w == 1 ? Shard::Outcome::kComplete : Shard::Outcome::kWaiting);
+      }
+      due_.clear();
+      ASSERT_TRUE(shard.Update(0, 1, released_, due_));
+      EXPECT_EQ(due_.size(), 3u) << "every worker gets its reply";
+      EXPECT_EQ(shard.FlaggedBy(0), bad);
+      EXPECT_EQ(before, std::vector<float>(shard.Params(0).begin(), shard.Params(0).end()));
+      EXPECT_EQ(shard.updates(), 1u);
+      EXPECT_EQ(shard.nonfinite_segments(), 1u);
+      const auto warning = shard.TakeWarning();
+      ASSERT_TRUE(warning);
+      EXPECT_EQ(ToString(*warning), "the gradient of fc.weight at worker " + std::to_string(bad) +
+                                        " has a value that is not finite at step 2");
+      // And the next step is as any other.
+      for (uint32_t w : {0u, 1u, 2u}) ASSERT_TRUE(Put(shard, w, 3, kSmall));
+      ASSERT_TRUE(shard.Update(0, 2, released_, due_));
+      EXPECT_EQ(shard.FlaggedBy(0), std::nullopt);
+      EXPECT_EQ(shard.TakeWarning(), std::nullopt);
+      EXPECT_EQ(shard.Params(0)[0], before[0] - 1.0f);
+    }
+  }
+}
+
+TEST_F(ShardTest, GivenSeveralThatAreNotFiniteTheLowestIsNamed) {
+  Shard shard = Make(3);
+  ASSERT_TRUE(Put(shard, 2, 1, {}, MessageKind::kNonFinite));
+  const std::vector<float> nan(kElems, NAN);
+  ASSERT_TRUE(Put(shard, 1, 1, nan));
+  ASSERT_TRUE(Put(shard, 0, 1, kSmall));
+  ASSERT_TRUE(shard.Update(0, 0, released_, due_));
+  EXPECT_EQ(shard.FlaggedBy(0), 1u);
+  EXPECT_EQ(shard.nonfinite_segments(), 1u);
+}
+
+TEST_F(ShardTest, GivenAPushBehindAFlagItIsCheckedAllTheSame) {
+  Shard shard = Make(2);
+  ASSERT_TRUE(Put(shard, 0, 1, {}, MessageKind::kNonFinite));
+  ExpectComplaint(Put(shard, 1, 1, std::vector<float>(99, 0.0f)), "worker 1");
+}
+
+TEST_F(ShardTest, GivenTheLimitOfStepsInARowTheJobEndsNamingWorkerTensorAndStep) {
+  job_.nonfinite_limit = 3;
+  Shard shard = Make(2);
+  uint8_t step = 0;
+  auto run = [&](bool finite) {
+    ++step;
+    EXPECT_TRUE(Put(shard, 0, step, kSmall));
+    const std::span<const float> values = finite ? std::span(kSmall) : std::span<const float>();
+    EXPECT_TRUE(Put(shard, 1, step, values, finite ? MessageKind::kData : MessageKind::kNonFinite));
+    return shard.Update(0, 1, released_, due_);
+  };
+  for (const bool finite : {false, false, true, false, false}) ASSERT_TRUE(run(finite)) << "never 3 in a row";
+  const Result<void> ended = run(false);
+  ASSERT_FALSE(ended);
+  EXPECT_EQ(ended.error().code, ErrorCode::kMalformed);
+  for (const char* part : {"worker 1", "fc.weight", "step 6", "3 such steps", "--lr"}) {
+    EXPECT_NE(ended.error().message.find(part), std::string::npos) << part << ": " << ended.error().message;
+  }
+}
+
+TEST_F(ShardTest, GivenAsyncAContributionThatIsNotFiniteIsLeftOutAndAnswered) {
+  job_.sync = {SyncKind::kAsync, 0};
+  job_.nonfinite_limit = 2;
+  Shard shard = Make(2);
+  ASSERT_TRUE(Put(shard, 0, 1, kSmall));
+  ASSERT_TRUE(shard.Update(0, 0, released_, due_));
+  const float before = shard.Params(0)[0];
+  due_.clear();
+  const std::vector<float> nan(kElems, NAN);
+  ASSERT_TRUE(Put(shard, 0, 2, nan));
+  ASSERT_TRUE(shard.Update(0, 0, released_, due_));
+  ASSERT_EQ(due_.size(), 1u);
+  EXPECT_EQ(shard.FlaggedBy(0), std::nullopt) << "its reply is as usual";
+  EXPECT_EQ(shard.Params(0)[0], before);
+  ASSERT_TRUE(Put(shard, 1, 1, {}, MessageKind::kNonFinite));
+  ASSERT_TRUE(shard.Update(0, 1, released_, due_)) << "each worker's steps in a row count alone";
+  EXPECT_EQ(shard.nonfinite_segments(), 2u);
+  ASSERT_TRUE(Put(shard, 0, 3, {}, MessageKind::kNonFinite));
+  EXPECT_FALSE(shard.Update(0, 0, released_, due_));
 }
 
 TEST_F(ShardTest, GivenCodedPushesThatDoNotDecodeTheyAreRefused) {

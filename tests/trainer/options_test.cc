@@ -106,6 +106,8 @@ TEST_F(OptionsTest, GivenEveryOption_ExpectItsValue) {
                               "2",
                               "--lr-gamma",
                               "0.3",
+                              "--nonfinite-limit",
+                              "3",
                               "--momentum",
                               "0",
                               "--weight-decay",
@@ -163,6 +165,7 @@ TEST_F(OptionsTest, GivenEveryOption_ExpectItsValue) {
   EXPECT_EQ(o.lr_step_epochs, 2);
   EXPECT_EQ(o.lr_gamma, 0.3f);
   EXPECT_EQ(o.momentum, 0);
+  EXPECT_EQ(o.nonfinite_limit, 3u);
   EXPECT_EQ(o.weight_decay, 5e-4f);
   EXPECT_EQ(o.optimizer, OptimizerKind::kAdam);
   EXPECT_EQ(o.codec, Codec::kTwoBit);
@@ -295,6 +298,8 @@ TEST_F(OptionsTest, GivenAValueOutOfRange_ExpectTheRange) {
     ExpectLocalRefused({"--lr=" + std::string(value)}, "--lr");
   }
   ExpectLocalRefused({"--momentum", "1"}, "from 0 to below 1");
+  ExpectLocalRefused({"--nonfinite-limit", "0"}, "from 1 to 1000000000");
+  ExpectLocalRefused({"--nonfinite-limit", "1000000001"}, "from 1 to 1000000000");
   ExpectLocalRefused({"--weight-decay", "2"}, "from 0 to 1");
   ExpectLocalRefused({"--fec-density", "0"}, "--fec-density: '0'");
   ExpectLocalRefused({"--fec-threshold", "-200"}, "auto or an exponent");
