@@ -86,6 +86,7 @@ std::vector<std::string> CodecTargets() {
 
 Codec::Codec(const CodecOptions& options) : state_(std::make_unique<State>(options)) {}
 Codec::~Codec() = default;
+Codec::Codec(Codec&&) noexcept = default;
 
 const char* Codec::target() const { return state_->target.name; }
 int Codec::num_threads() const { return state_->team.num_threads(); }

@@ -29,8 +29,7 @@ class Codec {
  public:
   explicit Codec(const CodecOptions& options);
   ~Codec();
-  Codec(const Codec&) = delete;
-  Codec& operator=(const Codec&) = delete;
+  Codec(Codec&&) noexcept;
 
   // As fec::Encode, Decode and DecodeAdd; N <= max_elems. One pass over grad and residual: whether all is finite is
   // found on the way, and what was changed until then is put back.

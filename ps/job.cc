@@ -34,6 +34,8 @@ template <typename Enum>
 Named(Enum, const char*) -> Named<Enum>;  // clang 14 deduces no aggregate
 
 constexpr std::array kCodecs = {Named{Codec::kNone, "none"}, Named{Codec::kFec, "fec"}, Named{Codec::kTwoBit, "2bit"}};
+constexpr std::array kFecRoundings = {Named{fec::Rounding::kNearest, "nearest"}, Named{fec::Rounding::kTruncate, "truncate"},
+                                      Named{fec::Rounding::kStochastic, "stochastic"}};
 constexpr std::array kReplyCodecs = {Named{ReplyCodec::kRaw, "raw"}, Named{ReplyCodec::kFec, "fec"}};
 constexpr std::array kOptimizers = {Named{OptimizerKind::kSgd, "sgd"}, Named{OptimizerKind::kAdam, "adam"}};
 constexpr std::array kSchedules = {Named{Schedule::kSerial, "serial"}, Named{Schedule::kFifo, "fifo"},
@@ -303,7 +305,8 @@ std::string Job::ToJson() const {
       {"fec_threshold", fec_threshold},
       {"fec_density", fec_density},
       {"fec_runs_layout", fec_runs_layout},
-      {"fec_truncate", fec_truncate},
+      {"fec_rounding", ToString(fec_rounding)},
+      {"seed", seed},
       {"error_feedback", error_feedback},
       {"two_bit_threshold", two_bit_threshold},
       {"reply", ToString(reply)},
@@ -342,7 +345,8 @@ Result<Job> Job::Parse(const std::string& text) {
       .Int("fec_threshold", &job.fec_threshold, kMinFecThreshold, kMaxFecThreshold)
       .Real("fec_density", &job.fec_density, kMinFecDensity, 1)
       .Bool("fec_runs_layout", &job.fec_runs_layout)
-      .Bool("fec_truncate", &job.fec_truncate)
+      .Name("fec_rounding", &job.fec_rounding, ParseFecRounding)
+      .Int<uint64_t>("seed", &job.seed, 0, UINT64_MAX)
       .Bool("error_feedback", &job.error_feedback)
       .Real("two_bit_threshold", &job.two_bit_threshold, kMinTwoBitThreshold, kMaxTwoBitThreshold)
       .Name("reply", &job.reply, ParseReplyCodec)
@@ -375,6 +379,7 @@ Result<Job> Job::Parse(const std::string& text) {
 }
 
 Result<Codec> ParseCodec(const std::string& text) { return FromName("a codec", kCodecs, text); }
+Result<fec::Rounding> ParseFecRounding(const std::string& text) { return FromName("a way to round", kFecRoundings, text); }
 Result<ReplyCodec> ParseReplyCodec(const std::string& text) { return FromName("a reply codec", kReplyCodecs, text); }
 Result<OptimizerKind> ParseOptimizer(const std::string& text) { return FromName("an optimizer", kOptimizers, text); }
 Result<Schedule> ParseSchedule(const std::string& text) { return FromName("a schedule", kSchedules, text); }
@@ -397,6 +402,7 @@ Result<Sync> ParseSync(const std::string& text) {
 }
 
 const char* ToString(Codec codec) { return NameOf(kCodecs, codec); }
+const char* ToString(fec::Rounding rounding) { return NameOf(kFecRoundings, rounding); }
 const char* ToString(ReplyCodec reply) { return NameOf(kReplyCodecs, reply); }
 const char* ToString(OptimizerKind optimizer) { return NameOf(kOptimizers, optimizer); }
 const char* ToString(Schedule schedule) { return NameOf(kSchedules, schedule); }

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/fec.h"
 #include "transport/base/error.h"
 
 namespace gradlane {
@@ -69,7 +70,8 @@ struct Job {
   int fec_threshold = -7;
   double fec_density = 0.02;
   bool fec_runs_layout = false;  // the published layout
-  bool fec_truncate = false;     // the published rounding
+  fec::Rounding fec_rounding = fec::Rounding::kNearest;  // kTruncate is the published one
+  uint64_t seed = 1;                                     // of stochastic rounding
   bool error_feedback = true;
   float two_bit_threshold = 0.5f;
   ReplyCodec reply = ReplyCodec::kFec;
@@ -91,12 +93,14 @@ struct Job {
 
 // The names of the options, both ways; kInvalidArgument with the list of what there is.
 Result<Codec> ParseCodec(const std::string& text);
+Result<fec::Rounding> ParseFecRounding(const std::string& text);
 Result<ReplyCodec> ParseReplyCodec(const std::string& text);
 Result<OptimizerKind> ParseOptimizer(const std::string& text);
 Result<Schedule> ParseSchedule(const std::string& text);
 Result<LrSchedule> ParseLrSchedule(const std::string& text);
 Result<Sync> ParseSync(const std::string& text);  // bsp, async, ssp:K
 const char* ToString(Codec codec);
+const char* ToString(fec::Rounding rounding);
 const char* ToString(ReplyCodec reply);
 const char* ToString(OptimizerKind optimizer);
 const char* ToString(Schedule schedule);

@@ -1,6 +1,7 @@
 // What a Worker and a Server are opened with. Everything pointed to is borrowed and outlives them.
 #pragma once
 
+#include "ps/codec.h"
 #include "ps/job.h"
 #include "ps/layout.h"
 #include "transport/base/members.h"
@@ -14,6 +15,7 @@ struct RankConfig {
   Membership members;
   uint32_t rank = 0;            // among the members of its role
   TraceTrack* track = nullptr;  // of the communication thread; may be null
+  CodecChoice codec = {};
 };
 
 }  // namespace gradlane

@@ -18,6 +18,7 @@ Server::Server(const RankConfig& config, std::unique_ptr<Fabric> fabric)
       layout_(*config.layout),
       members_(config.members),
       rank_(config.rank),
+      codec_(config.codec),
       num_lanes_(Shard::NumLanes(job_, members_.num_workers)),
       own_(layout_.SegmentsOfServer(rank_)),
       track_(config.track),
@@ -77,7 +78,7 @@ Result<void> Server::MakeMemory() {
   if (adam) memory.second_moment = take(elems);
   for (size_t lane = 0; lane < held_lanes; ++lane) memory.held.push_back(take(elems));
   memory.scratch = take(segment_elems);
-  shard_.emplace(job_, layout_, rank_, members_.num_workers, std::move(memory));
+  shard_.emplace(job_, layout_, rank_, members_.num_workers, std::move(memory), codec_);
   return {};
 }
 

@@ -74,6 +74,7 @@ class Server {
   const Layout& layout_;
   const Membership members_;
   const uint32_t rank_;
+  const CodecChoice codec_;
   const uint32_t num_lanes_;
   const std::span<const uint32_t> own_;  // segments of this server
   TraceTrack* const track_;

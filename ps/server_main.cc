@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <string>
 
+#include "kernels/fec_codec.h"
 #include "ps/server_rank.h"
 #include "transport/base/secret.h"
 
@@ -37,6 +38,10 @@ int Main(int argc, const char* const* argv) {
   app.add_option("--join-timeout", join_timeout_s, "seconds to wait for every rank [30]")->check(CLI::Range(1.0, 86400.0));
   app.add_option("--peer-timeout", peer_timeout_s, "seconds of silence after which a rank counts as dead [10]")
       ->check(CLI::Range(0.5, 86400.0));
+  app.add_option("--codec-threads", options.codec.num_threads, "threads that code one segment [1]")
+      ->check(CLI::Range(1, kMaxCodecThreads));
+  app.add_option("--codec-vectors", options.codec.target, "instructions that code; default: the best of this processor")
+      ->check(CLI::IsMember(fec::CodecTargets()));
   app.add_option("--trace", options.trace, "FILE: leaves this rank's part of the timeline beside it");
   app.set_config("--config", "", "options from a TOML file");
   app.allow_config_extras(CLI::config_extras_mode::error);

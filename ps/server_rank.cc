@@ -39,7 +39,7 @@ Result<void> Serve(Bootstrap& bootstrap, const ServerRankOptions& options) {
   ASSIGN_OR_RETURN(OpenedFabric opened, OpenFabric(options.fabric, members.IndexOf(self), job.segment_bytes));
   const std::string describe = opened.fabric->Describe();
   ASSIGN_OR_RETURN(std::unique_ptr<Server> server,
-                   Server::Open({&job, &layout, members, self.rank, track}, std::move(opened.fabric)));
+                   Server::Open({&job, &layout, members, self.rank, track, options.codec}, std::move(opened.fabric)));
   TRY(ConnectFabric(server->fabric(), bootstrap, members, self, options.bootstrap.join_timeout_ms));
   spdlog::debug("{}: {} of {} segments, {}", ToString(self), layout.SegmentsOfServer(self.rank).size(),
                 layout.num_segments(), describe);

@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "ps/codec.h"
 #include "ps/fabric_choice.h"
 #include "transport/base/error.h"
 #include "transport/bootstrap.h"
@@ -12,6 +13,7 @@ namespace gradlane {
 struct ServerRankOptions {
   BootstrapOptions bootstrap;
   FabricChoice fabric;
+  CodecChoice codec;
   std::string trace;  // a file to write this rank's part of the timeline to; empty: none
 };
 

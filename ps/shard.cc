@@ -8,7 +8,6 @@
 #include "kernels/accumulate.h"
 #include "kernels/optim.h"
 #include "kernels/two_bit.h"
-#include "ps/codec.h"
 
 namespace gradlane {
 namespace {
@@ -17,13 +16,15 @@ constexpr uint32_t kForeign = UINT32_MAX;
 
 }  // namespace
 
-Shard::Shard(const Job& job, const Layout& layout, uint32_t server, uint32_t num_workers, ShardMemory memory)
+Shard::Shard(const Job& job, const Layout& layout, uint32_t server, uint32_t num_workers, ShardMemory memory,
+             const CodecChoice& codec)
     : job_(job),
       layout_(layout),
       server_(server),
       num_workers_(num_workers),
       num_lanes_(NumLanes(job, num_workers)),
       memory_(std::move(memory)),
+      fec_({job.segment_bytes / sizeof(float), codec.num_threads, codec.target}),
       local_(layout.num_segments(), kForeign),
       warned_(layout.num_tensors(), false) {
   const auto own = layout.SegmentsOfServer(server);
@@ -126,7 +127,7 @@ Result<bool> Shard::Accumulate(uint32_t segment, uint32_t worker, bool first) {
       return first ? accumulate::Assign(payload, sum) : accumulate::Add(payload, sum);
     }
     case Codec::kFec: {
-      const fec::DecodeStatus status = first ? fec::Decode(payload, sum) : fec::DecodeAdd(payload, sum);
+      const fec::DecodeStatus status = first ? fec_.Decode(payload, sum) : fec_.DecodeAdd(payload, sum);
       if (status == fec::DecodeStatus::kOk) return true;
       return tl::unexpected(Complaint(push, std::string("FEC bytes that do not decode (") + fec::ToString(status) + ")"));
     }
@@ -232,16 +233,18 @@ Result<size_t> Shard::EncodeReply(uint32_t segment, uint32_t lane, std::span<std
   const std::span<float> change = memory_.scratch.first(params.size());
   for (size_t i = 0; i < change.size(); ++i) change[i] = params[i] - held[i];
   fec::DensitySteering* const steering = steering_.empty() ? nullptr : &steering_[size_t{local_[segment]} * num_lanes_ + lane];
-  const fec::EncodeStats stats = fec::Encode(change, {}, FecParams(job_, job_.fec_reply_threshold, steering), dst);
+  const uint64_t update = states_[local_[segment]].updates;
+  const fec::Params params_of_reply = FecParams(job_, job_.fec_reply_threshold, steering, {update, segment, kReplyStream + lane});
+  const fec::EncodeStats stats = fec_.Encode(change, {}, params_of_reply, dst);
   if (!stats.finite) {
     return Fail(ErrorCode::kMalformed, "the parameters of " + job_.tensors[layout_.segments()[segment].tensor].name +
                                            " are no longer finite after " +
-                                           std::to_string(states_[local_[segment]].updates) +
+                                           std::to_string(update) +
                                            " updates: training has diverged; lower --lr.");
   }
   if (steering != nullptr) steering->Observe(stats.survivors, change.size());
   // What the workers will hold, by the very operation that they apply: the difference stays for the next reply.
-  CHECK(fec::DecodeAdd(dst.first(stats.bytes), held) == fec::DecodeStatus::kOk);
+  CHECK(fec_.DecodeAdd(dst.first(stats.bytes), held) == fec::DecodeStatus::kOk);
   reply_survivors_ += stats.survivors;
   reply_elems_ += change.size();
   return stats.bytes;

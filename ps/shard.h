@@ -19,7 +19,8 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/fec.h"
+#include "kernels/fec_codec.h"
+#include "ps/codec.h"
 #include "ps/job.h"
 #include "ps/layout.h"
 #include "ps/message.h"
@@ -47,7 +48,8 @@ struct Push {
 
 class Shard {
  public:
-  Shard(const Job& job, const Layout& layout, uint32_t server, uint32_t num_workers, ShardMemory memory);
+  Shard(const Job& job, const Layout& layout, uint32_t server, uint32_t num_workers, ShardMemory memory,
+        const CodecChoice& codec = {});
 
   static uint32_t NumLanes(const Job& job, uint32_t num_workers) {
     return job.sync.kind == SyncKind::kBsp ? 1 : num_workers;
@@ -130,6 +132,7 @@ class Shard {
   const uint32_t num_workers_;
   const uint32_t num_lanes_;
   ShardMemory memory_;
+  fec::Codec fec_;
   std::vector<uint32_t> local_;  // segment -> index among this server's, or kForeign
   std::vector<State> states_;
   std::vector<Contribution> contributions_;  // [local][worker]

@@ -37,6 +37,7 @@ Worker::Worker(const RankConfig& config, std::unique_ptr<Fabric> fabric)
       target_(layout_.num_layers(), 0),
       hand_over_(layout_.num_layers() + 1),
       done_(layout_.num_layers()),
+      fec_({job_.segment_bytes / sizeof(float), config.codec.num_threads, config.codec.target}),
       segments_(layout_.num_segments()),
       tensors_(layout_.num_tensors(), TensorState(job_)),
       remaining_(layout_.num_layers(), 0),
@@ -250,7 +251,7 @@ Result<void> Worker::OnReply(PeerId peer, uint32_t imm, std::span<const std::byt
     if (static_cast<const void*>(payload.data()) != params.data()) {
       std::memcpy(params.data(), payload.data(), payload.size());
     }
-  } else if (const fec::DecodeStatus status = fec::DecodeAdd(payload, params); status != fec::DecodeStatus::kOk) {
+  } else if (const fec::DecodeStatus status = fec_.DecodeAdd(payload, params); status != fec::DecodeStatus::kOk) {
     return malformed(std::string("FEC bytes that do not decode (") + fec::ToString(status) + ")");
   }
   const int64_t end_ns = NowNs();
@@ -291,7 +292,7 @@ void Worker::TakeBack(uint32_t index) {
   const std::span<const std::byte> sent = staging_.subspan(layout_.segments()[index].slot_offset_bytes, state.encoded_bytes);
   const std::span<float> residual = OfSegment(residual_, index);
   if (job_.codec == Codec::kFec) {
-    CHECK(fec::DecodeAdd(sent, residual) == fec::DecodeStatus::kOk);
+    CHECK(fec_.DecodeAdd(sent, residual) == fec::DecodeStatus::kOk);
   } else {
     CHECK(two_bit::DecodeAdd(sent, job_.two_bit_threshold, residual));
   }
@@ -336,8 +337,9 @@ void Worker::Encode(uint32_t index) {
   bool finite = true;
   uint64_t survivors = 0;
   if (job_.codec == Codec::kFec) {
-    const fec::Params params = FecParams(job_, job_.fec_threshold, job_.fec_auto ? &tensor.steering : nullptr);
-    const fec::EncodeStats encoded = fec::Encode(grad, residual, params, dst);
+    const fec::Params params = FecParams(job_, job_.fec_threshold, job_.fec_auto ? &tensor.steering : nullptr,
+                                         {state.clock, index, rank_});
+    const fec::EncodeStats encoded = fec_.Encode(grad, residual, params, dst);
     finite = encoded.finite;
     survivors = encoded.survivors;
     state.encoded_bytes = uint32_t(encoded.bytes);

@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/fec.h"
+#include "kernels/fec_codec.h"
 #include "ps/comm_loop.h"
 #include "ps/layout.h"
 #include "ps/parameter_store.h"
@@ -107,6 +107,7 @@ class Worker final : public ParameterStore {
   std::optional<Error> failure_;                   // by failure_mutex_
 
   // Communication thread.
+  fec::Codec fec_;
   std::vector<SegmentState> segments_;
   std::vector<TensorState> tensors_;
   std::vector<uint32_t> remaining_;        // events until the layer's round is complete: reply and sent, each segment

@@ -51,6 +51,7 @@ Result<void> RunServer(const Options& options, LoopbackHub* hub) {
   ServerRankOptions server;
   server.bootstrap = BootstrapOptionsOf(options, {Role::kServer, options.rank});
   server.fabric = {options.fabric, hub};
+  server.codec = options.codec_choice;
   server.trace = options.trace;
   return RunServerRank(server);
 }

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "ps/codec.h"
 #include "ps/job.h"
 #include "transport/base/error.h"
 #include "transport/base/members.h"
@@ -52,11 +53,12 @@ struct Options {
   std::optional<int> fec_threshold = -7;  // nullopt: auto
   double fec_density = 0.02;
   bool fec_runs_layout = false;  // --fec-layout smallest|runs
-  bool fec_truncate = false;     // --fec-rounding nearest|truncate
+  fec::Rounding fec_rounding = fec::Rounding::kNearest;  // --fec-rounding
   bool error_feedback = true;
   float two_bit_threshold = 0.5f;  // --two-bit-threshold
   ReplyCodec reply = ReplyCodec::kFec;
   int fec_reply_threshold = -9;  // --fec-reply-threshold
+  CodecChoice codec_choice;      // --codec-threads, --codec-vectors
   Schedule schedule = Schedule::kPreemptive;
   Sync sync;
   std::string fabric = "auto";  // auto, ucx, verbs, loopback

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "kernels/fec_codec.h"
 #include "trainer/options_values.h"
 #include "transport/base/socket.h"
 
@@ -83,6 +84,15 @@ Result<void> SetFecThreshold(Options& options, Text text) {
   }
   options.fec_threshold = exponent;
   return {};
+}
+
+Result<void> SetCodecVectors(Options& options, Text text) {
+  options.codec_choice.target = text == "auto" ? "" : text;
+  const std::vector<std::string> targets = fec::CodecTargets();
+  if (text == "auto" || std::ranges::find(targets, text) != targets.end()) return {};
+  std::string names;
+  for (const std::string& target : targets) names += (names.empty() ? "" : ", ") + target;
+  return Refuse(text, "auto or among the instructions that this processor has: " + names);
 }
 
 Result<void> SetSegmentBytes(Options& options, Text text) {
@@ -187,13 +197,16 @@ const OptionRow kRows[] = {
   {kCarrying, "fec-layout", "smallest|runs", "of a block: the smallest of all, or the published one", nullptr,
    [](Options& o, Text t) { const auto name = OneOf(t, "a layout", std::array{"smallest", "runs"}); return Assign(o.fec_runs_layout, name.map([](Text n) { return n == "runs"; })); },
    [](const Options& o) { return Json(o.fec_runs_layout ? "runs" : "smallest"); }},
-  {kCarrying, "fec-rounding", "nearest|truncate", "of a gradient to a power of two; truncate is the published way", nullptr,
-   [](Options& o, Text t) { const auto name = OneOf(t, "a way to round", std::array{"nearest", "truncate"}); return Assign(o.fec_truncate, name.map([](Text n) { return n == "truncate"; })); },
-   [](const Options& o) { return Json(o.fec_truncate ? "truncate" : "nearest"); }},
+  {kCarrying, "fec-rounding", "nearest|truncate|stochastic", "of a gradient to a power of two; truncate is the published way, stochastic has no bias and repeats with the seed", nullptr,
+   [](Options& o, Text t) { return Assign(o.fec_rounding, ParseFecRounding(t)); }, [](const Options& o) { return Json(ToString(o.fec_rounding)); }},
   {kCarrying, "error-feedback", "on|off", "what FEC did not send is added to the next step's gradient", nullptr,
    [](Options& o, Text t) { return Assign(o.error_feedback, OnOff(t)); }, [](const Options& o) { return Json(o.error_feedback); }},
   {kCarrying, "two-bit-threshold", "X", "what --codec 2bit sends, up or down", nullptr,
    [](Options& o, Text t) { return Assign(o.two_bit_threshold, Real(t, kMinTwoBitThreshold, kMaxTwoBitThreshold)); }, [](const Options& o) { return Json(AsWritten(o.two_bit_threshold)); }},
+  {kCarrying, "codec-threads", "N", "threads of each rank that code one segment; the bytes are the same; more than one pays from segments of 1 MiB on", nullptr,
+   [](Options& o, Text t) { return Assign(o.codec_choice.num_threads, Whole<int>(t, 1, kMaxCodecThreads)); }, [](const Options& o) { return Json(o.codec_choice.num_threads); }},
+  {kCarrying, "codec-vectors", "auto|NAME", "instructions that FEC uses, as Highway names them: AVX3_DL, AVX3, AVX2, SSE4, SSSE3 or SCALAR; the bytes are the same", nullptr,
+   SetCodecVectors, [](const Options& o) { return Json(o.codec_choice.target.empty() ? "auto" : o.codec_choice.target); }},
   {kCarrying, "schedule", "serial|fifo|priority|preemptive", "serial: no overlap, the published baseline; fifo: as gradients get ready; priority: the most urgent layer next; preemptive: its segments overtake a tensor under way", nullptr,
    [](Options& o, Text t) { return Assign(o.schedule, ParseSchedule(t)); }, [](const Options& o) { return Json(ToString(o.schedule)); }},
   {kCarrying, "fabric", "auto|ucx|verbs|loopback", "what carries the bytes; loopback: the ranks of --local are threads of one process", nullptr,

@@ -36,7 +36,8 @@ Job MakeJob(const Options& options, std::span<const TensorSpec> tensors, const D
   job.fec_threshold = options.fec_threshold.value_or(-7);
   job.fec_density = options.fec_density;
   job.fec_runs_layout = options.fec_runs_layout;
-  job.fec_truncate = options.fec_truncate;
+  job.fec_rounding = options.fec_rounding;
+  job.seed = options.seed;
   job.error_feedback = options.error_feedback;
   job.two_bit_threshold = options.two_bit_threshold;
   job.reply = options.reply;
@@ -104,8 +105,17 @@ std::string CodecText(const Job& job) {
   if (job.fec_auto) text << "threshold steered to a density of " << job.fec_density;
   else text << "threshold 2^" << job.fec_threshold;
   text << (job.error_feedback ? ", with error feedback" : ", without error feedback");
+  if (job.fec_rounding != fec::Rounding::kNearest) text << ", rounding " << ToString(job.fec_rounding);
   if (job.fec_runs_layout) text << ", published layout only";
   return text.str();
+}
+
+std::string VectorsText(const CodecChoice& choice) {
+  const std::string target = choice.target.empty() ? fec::CodecTargets().front() : choice.target;
+  std::string text = target.starts_with("AVX3") ? target + " (AVX-512)" : target + ", not AVX-512: ";
+  if (!choice.target.empty()) text += target.starts_with("AVX3") ? ", asked for by name" : "asked for by name";
+  else if (!target.starts_with("AVX3")) text += "this processor does not have it";
+  return text + ", " + std::to_string(choice.num_threads) + (choice.num_threads == 1 ? " thread" : " threads");
 }
 
 std::string ReplyText(const Job& job) {
@@ -136,6 +146,9 @@ StartupReport MakeStartupReport(const Options& options, const Job& job, const Mo
   }
   report.push_back({"codec", CodecText(job)});
   report.push_back({"reply", ReplyText(job)});
+  if (job.codec == Codec::kFec || job.reply == ReplyCodec::kFec) {
+    report.push_back({"fec vectors", VectorsText(options.codec_choice)});
+  }
   report.push_back({"schedule", ScheduleText(job)});
   report.push_back({"sync", ToString(job.sync)});
   return report;
@@ -245,7 +258,7 @@ class WorkerRun {
     ASSIGN_OR_RETURN(OpenedFabric opened, OpenFabric({options_.fabric, hub_}, members.IndexOf(self_), job_.segment_bytes));
     startup_.push_back({"fabric", opened.reason});
     ASSIGN_OR_RETURN(std::unique_ptr<Worker> worker,
-                     Worker::Open({&job_, &layout_, members, self_.rank, AddTrack("communication")}, std::move(opened.fabric)));
+                     Worker::Open({&job_, &layout_, members, self_.rank, AddTrack("communication"), options_.codec_choice}, std::move(opened.fabric)));
     worker_ = worker.get();
     store_ = std::move(worker);
     relay_.Attach(*store_);

@@ -44,7 +44,8 @@ TEST(Job, GivenEveryFieldSet_ExpectParseGivesItBack) {
   job.fec_threshold = -20;
   job.fec_density = 0.013;
   job.fec_runs_layout = true;
-  job.fec_truncate = true;
+  job.fec_rounding = fec::Rounding::kStochastic;
+  job.seed = UINT64_MAX;
   job.error_feedback = false;
   job.two_bit_threshold = 0.3f;
   job.reply = ReplyCodec::kRaw;

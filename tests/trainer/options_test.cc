@@ -124,6 +124,10 @@ TEST_F(OptionsTest, GivenEveryOption_ExpectItsValue) {
                               "runs",
                               "--fec-rounding",
                               "truncate",
+                              "--codec-threads",
+                              "3",
+                              "--codec-vectors",
+                              "SCALAR",
                               "--error-feedback",
                               "off",
                               "--two-bit-threshold",
@@ -172,7 +176,9 @@ TEST_F(OptionsTest, GivenEveryOption_ExpectItsValue) {
   EXPECT_EQ(o.fec_threshold, -9);
   EXPECT_EQ(o.fec_density, 0.01);
   EXPECT_TRUE(o.fec_runs_layout);
-  EXPECT_TRUE(o.fec_truncate);
+  EXPECT_EQ(o.fec_rounding, fec::Rounding::kTruncate);
+  EXPECT_EQ(o.codec_choice.num_threads, 3);
+  EXPECT_EQ(o.codec_choice.target, "SCALAR");
   EXPECT_FALSE(o.error_feedback);
   EXPECT_EQ(o.two_bit_threshold, 0.25f);
   EXPECT_EQ(o.reply, ReplyCodec::kFec) << "said, so it does not follow the codec";
@@ -284,7 +290,8 @@ TEST_F(OptionsTest, GivenAnUnknownName_ExpectTheChoices) {
   ExpectLocalRefused({"--fabric", "carrier-pigeon"}, "say auto, ucx, verbs or loopback");
   ExpectLocalRefused({"--device", "tpu"}, "say auto, cpu or cuda");
   ExpectLocalRefused({"--fec-layout", "x"}, "say smallest or runs");
-  ExpectLocalRefused({"--fec-rounding", "x"}, "say nearest or truncate");
+  ExpectLocalRefused({"--fec-rounding", "x"}, "say nearest, truncate or stochastic");
+  ExpectLocalRefused({"--codec-vectors", "AVX9"}, "is not auto or among the instructions that this processor has: ");
   ExpectLocalRefused({"--error-feedback", "maybe"}, "neither on nor off");
 }
 
