@@ -3,6 +3,7 @@
 #define HWY_TARGET_INCLUDE "kernels/fec_blocks.cc"
 #define HWY_COMPILE_ALL_ATTAINABLE  // the scalar loops too, so that tests run them
 #define HWY_WANT_AVX3_DL
+#include <hwy/cache_control.h>
 #include <hwy/foreach_target.h>
 // after foreach_target.h
 #include <hwy/highway.h>

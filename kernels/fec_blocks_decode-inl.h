@@ -19,7 +19,7 @@ namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 // How far behind a body's end is read, what lies there not being used.
-constexpr size_t kReadAhead = 16;
+constexpr size_t kReadAhead = 32;
 
 // Reads one block. Methods return false when the block does not hold together. position: what is decoded goes here,
 // plus `first`; bits: of the decoded floats. Both have room for kBlockElems + kSlackElems.
@@ -64,21 +64,35 @@ class BlockReader {
     return count_ <= num_elems_;
   }
 
-  // Fields of `width` bits, from bit `at` on, into field (a whole number of vectors).
+  // Fields of `width` bits (13 at most), from bit `at` on, into field; up to a vector more.
   HWY_INLINE void UnpackFields(size_t at, uint32_t width, uint32_t* field) const {
-    const hn::ScalableTag<uint32_t> d;
-    const hn::RebindToSigned<decltype(d)> di;
-    constexpr size_t kLanes = hn::MaxLanes(d);
-    const auto last = hn::Set(d, count_ - 1);
-    const auto seven = hn::Set(d, 7);
-    const auto mask = hn::Set(d, (1u << width) - 1);
-    for (uint32_t i = 0; i < count_; i += kLanes) {
-      const auto index = hn::Min(hn::Iota(d, i), last);
-      const auto bit = hn::Add(hn::Mul(index, hn::Set(d, width)), hn::Set(d, static_cast<uint32_t>(at)));
-      const auto offset = hn::BitCast(di, hn::ShiftRight<3>(bit));
-      const auto word = hn::GatherOffset(d, reinterpret_cast<const uint32_t*>(body_.data), offset);
-      hn::StoreU(hn::And(hn::Shr(word, hn::And(bit, seven)), mask), d, field + i);
+    const uint8_t* data = body_.data + at / 8;
+    const uint32_t first_bit = at % 8;
+#if GRADLANE_FEC_VBMI
+    // 16 fields are a whole number of bytes: every 16 lie at the same bits of their bytes.
+    const __m512i bit =
+        _mm512_add_epi32(_mm512_mullo_epi32(_mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0),
+                                            _mm512_set1_epi32(static_cast<int>(width))),
+                         _mm512_set1_epi32(static_cast<int>(first_bit)));
+    const __m512i byte = _mm512_mullo_epi32(_mm512_srli_epi32(bit, 3), _mm512_set1_epi32(0x01010101));
+    const __m512i from = _mm512_add_epi8(byte, _mm512_set1_epi32(0x03020100));
+    const __m512i shift = _mm512_and_epi32(bit, _mm512_set1_epi32(7));
+    const __m512i mask = _mm512_set1_epi32((1 << width) - 1);
+    for (uint32_t i = 0; i < count_; i += 16, data += 2 * width) {
+      const __m512i bytes = _mm512_castsi256_si512(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(data)));
+      const __m512i words = _mm512_permutexvar_epi8(from, bytes);
+      _mm512_storeu_si512(field + i, _mm512_and_epi32(_mm512_srlv_epi32(words, shift), mask));
     }
+#else
+    const uint32_t mask = (1u << width) - 1;
+    for (uint32_t i = 0; i < count_; i += 4) {
+      const size_t bit = first_bit + size_t{i} * width;
+      uint64_t word;
+      std::memcpy(&word, data + bit / 8, sizeof(word));
+      word >>= bit % 8;
+      for (uint32_t j = 0; j < 4; ++j) field[i + j] = static_cast<uint32_t>(word >> (j * width)) & mask;
+    }
+#endif
   }
 
   HWY_INLINE bool ReadSparsePositions() {
@@ -101,19 +115,24 @@ class BlockReader {
     UnpackFields(at_, shift + 1, field);
     at_ = end;
 
-    const uint32_t low_mask = (1u << shift) - 1;
-    uint32_t low_sum = first_;
-    for (uint32_t i = 0; i < count; ++i) {
-      low_sum += field[i] & low_mask;
-      position_[i] = ((one[i] - i) << shift) + low_sum + i;  // ascending, so the last one tells whether all fit
-    }
     const hn::ScalableTag<uint32_t> d;
+    constexpr uint32_t kLanes = static_cast<uint32_t>(hn::MaxLanes(d));
     const auto base = hn::Set(d, base_bits_);
-    for (uint32_t i = 0; i < count; i += hn::MaxLanes(d)) {
-      const auto sign = hn::ShiftRightSame(hn::LoadU(d, field + i), static_cast<int>(shift));
+    const auto low_mask = hn::Set(d, (1u << shift) - 1);
+    uint32_t low[kBlockElems + kSlackElems];
+    for (uint32_t i = 0; i < count; i += kLanes) {
+      const auto both = hn::LoadU(d, field + i);
+      const auto sign = hn::ShiftRightSame(both, static_cast<int>(shift));
       StoreBits(hn::Or(hn::ShiftLeft<31>(sign), base), i);
+      hn::StoreU(hn::And(both, low_mask), d, low + i);
     }
-    return position_[count - 1] - first_ < num_elems_;
+    PrefixSum(first_, count, low);
+    for (uint32_t i = 0; i < count; i += kLanes) {
+      const auto index = hn::Iota(d, i);
+      const auto high = hn::ShiftLeftSame(hn::Sub(hn::LoadU(d, one + i), index), static_cast<int>(shift));
+      hn::StoreU(hn::Add(hn::Add(high, hn::LoadU(d, low + i)), index), d, position_ + i);
+    }
+    return position_[count - 1] - first_ < num_elems_;  // ascending, so the last one tells whether all fit
   }
 
   HWY_INLINE bool ReadBitmapPositions() {
@@ -189,9 +208,7 @@ class BlockReader {
         at_ += asked;
         members[w] = DepositBits(answers, members[w]);
         num_members += static_cast<uint32_t>(hwy::PopCount(members[w]));
-        for (uint64_t left = members[w]; left != 0; left &= left - 1) {
-          AddToCode(w * static_cast<uint32_t>(kWordElems) + static_cast<uint32_t>(std::countr_zero(left)), 1);
-        }
+        AddToCodes(w * static_cast<uint32_t>(kWordElems), members[w]);
       }
     }
     return true;
@@ -205,6 +222,22 @@ class BlockReader {
 
   HWY_INLINE void AddToCode(uint32_t i, uint32_t code) {
     value_[i] = std::bit_cast<float>(std::bit_cast<uint32_t>(value_[i]) + (code << rules::kMantissaBits));
+  }
+
+  // Adds 1 to the code of survivor first + i for each bit i of chosen that is 1.
+  HWY_INLINE void AddToCodes(uint32_t first, uint64_t chosen) {
+    const hn::ScalableTag<uint32_t> d;
+    constexpr size_t kLanes = hn::MaxLanes(d);
+    if constexpr (kLanes >= 8) {
+      for (float* value = value_ + first; chosen != 0; chosen >>= kLanes, value += kLanes) {
+        auto* const bits = reinterpret_cast<uint32_t*>(value);
+        const auto mask = hn::LoadMaskBits(d, reinterpret_cast<const uint8_t*>(&chosen));
+        hn::StoreU(hn::Add(hn::LoadU(d, bits), hn::IfThenElseZero(mask, hn::Set(d, 1u << rules::kMantissaBits))), d,
+                   bits);
+      }
+    } else {
+      for (; chosen != 0; chosen &= chosen - 1) AddToCode(first + static_cast<uint32_t>(std::countr_zero(chosen)), 1);
+    }
   }
 
   const BitView body_;

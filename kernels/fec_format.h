@@ -1,6 +1,7 @@
 // The numbers of kernels/FORMAT.md that encoder and decoder share, host and device.
 #pragma once
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 
@@ -25,12 +26,22 @@ enum class Codes : uint8_t { kZero = 0, kUnary = 1, kNibble = 2 };
 inline constexpr uint8_t kRunsKind = 3;
 inline constexpr uint8_t kReservedKind = 7;
 
+GRADLANE_HOST_DEVICE constexpr uint32_t BitWidth(uint32_t value) {
+#if defined(__CUDA_ARCH__)
+  return 32 - static_cast<uint32_t>(__clz(static_cast<int>(value)));
+#else
+  return static_cast<uint32_t>(std::bit_width(value));
+#endif
+}
+
 // Bits of a gap that are stored as they are; the rest is unary. The smallest s with num_survivors * 2^(s+1) >= the
 // elements between the survivors: within 0.05 bits a survivor of the best Rice code when the gaps are geometric.
+// num_survivors: 1 .. block_elems.
 GRADLANE_HOST_DEVICE constexpr uint32_t GapShift(uint32_t block_elems, uint32_t num_survivors) {
-  uint32_t shift = 0;
-  while ((num_survivors << (shift + 1)) < block_elems - num_survivors) ++shift;
-  return shift;
+  if (block_elems - num_survivors <= 2 * num_survivors) return 0;
+  const uint32_t last = block_elems - num_survivors - 1;
+  const uint32_t shift = BitWidth(last) - BitWidth(num_survivors);  // 1 or more; one too many at most
+  return num_survivors << shift > last ? shift - 1 : shift;
 }
 
 // Bits of a tiny body: its gap stream is padded to the longest that fits the block, so that its size follows from the
