@@ -50,6 +50,7 @@ class ParameterStore {
   virtual void Fail(const Error& error) = 0;  // any thread: WaitParams returns this from now on
 
   virtual StoreStats Stats() const = 0;  // between steps, after WaitParams of every layer
+  virtual uint64_t BytesSoFar() const = 0;  // pushed and taken back, as sent, without the initial parameters; any time
 };
 
 }  // namespace gradlane

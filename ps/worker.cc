@@ -146,6 +146,11 @@ void Worker::CountDown(uint32_t layer) {
   done_[layer].notify_all();
 }
 
+void Worker::CountBytes(uint64_t& total, uint64_t bytes) {
+  total += bytes;
+  bytes_so_far_.store(stats_.push_bytes + stats_.reply_bytes, std::memory_order_relaxed);
+}
+
 StoreStats Worker::Stats() const {
   StoreStats stats = stats_;
   stats.preemptions = queue_->scheduler().preemptions();
@@ -257,7 +262,7 @@ Result<void> Worker::OnReply(PeerId peer, uint32_t imm, std::span<const std::byt
   const int64_t end_ns = NowNs();
   if (!state.initializing) {
     stats_.decode_ns += end_ns - begin_ns;
-    stats_.reply_bytes += payload.size();
+    CountBytes(stats_.reply_bytes, payload.size());
     stats_.reply_raw_bytes += params.size_bytes();
   }
   if (track_ != nullptr) {
@@ -313,7 +318,7 @@ Result<Outgoing> Worker::Prepare(uint32_t index) {
     out.source = std::as_bytes(OfSegment(grads_, index));
     if (!state.encoded) {
       state.encoded = true;  // counted once, however often the window makes it wait
-      stats_.push_bytes += segment.RawBytes();
+      CountBytes(stats_.push_bytes, segment.RawBytes());
       stats_.push_raw_bytes += segment.RawBytes();
       stats_.push_survivors += segment.num_elems;
       stats_.push_elems += segment.num_elems;
@@ -372,7 +377,7 @@ void Worker::Encode(uint32_t index) {
   }
   const int64_t end_ns = NowNs();
   stats_.encode_ns += end_ns - begin_ns;
-  stats_.push_bytes += state.encoded_bytes;
+  CountBytes(stats_.push_bytes, state.encoded_bytes);
   stats_.push_raw_bytes += segment.RawBytes();
   stats_.push_survivors += survivors;
   stats_.push_elems += segment.num_elems;

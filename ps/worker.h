@@ -44,6 +44,7 @@ class Worker final : public ParameterStore {
   Result<void> WaitParams(uint32_t layer) override;
   void Fail(const Error& error) override;
   StoreStats Stats() const override;
+  uint64_t BytesSoFar() const override { return bytes_so_far_.load(std::memory_order_relaxed); }
 
   void Stop();  // ends the communication thread; idempotent
 
@@ -80,6 +81,7 @@ class Worker final : public ParameterStore {
   void TakeBack(uint32_t segment);
   Result<Outgoing> Prepare(uint32_t segment);
   void Encode(uint32_t segment);
+  void CountBytes(uint64_t& total, uint64_t bytes);
   void CountDown(uint32_t layer);
 
   const Job& job_;
@@ -103,6 +105,7 @@ class Worker final : public ParameterStore {
   // Shared.
   SpscRing<uint32_t> hand_over_;                   // layers, from the training thread
   std::vector<std::atomic<uint32_t>> done_;        // rounds completed, by layer; kFailedMark: see failure_
+  std::atomic<uint64_t> bytes_so_far_{0};          // written by the communication thread; nothing follows from it
   std::mutex failure_mutex_;
   std::optional<Error> failure_;                   // by failure_mutex_
 

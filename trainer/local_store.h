@@ -24,6 +24,7 @@ class LocalStore final : public ParameterStore {
   Result<void> WaitParams(uint32_t) override;
   void Fail(const Error&) override {}  // there is no peer that could
   StoreStats Stats() const override { return stats_; }
+  uint64_t BytesSoFar() const override { return 0; }
 
  private:
   // As one segment of a server: see Shard.

@@ -33,6 +33,15 @@ std::string ToText(const StartupReport& report) {
   return text;
 }
 
+void LossCurve::Add(int64_t step, float loss, uint64_t bytes) {
+  sum_ += loss;
+  if (step % stride_ != 0) return;
+  steps_.push_back(step);
+  losses_.push_back(sum_ / double(stride_));
+  bytes_.push_back(bytes);
+  sum_ = 0;
+}
+
 nlohmann::json ToJson(const StoreStats& s) {
   return {{"push_bytes", s.push_bytes},         {"push_raw_bytes", s.push_raw_bytes},
           {"reply_bytes", s.reply_bytes},       {"reply_raw_bytes", s.reply_raw_bytes},
@@ -88,6 +97,7 @@ nlohmann::json ToJson(const RunResults& r, const Options& options, const Startup
           {"preemptions", r.store.preemptions + r.server_preemptions},
           {"nonfinite_segments", r.store.nonfinite_segments},
           {"parameters_sha256", r.parameters_sha256},
+          {"curve", r.curve},
           {"options", nlohmann::json::parse(ToJson(options), nullptr, false)},
           {"startup", lines}};
 }

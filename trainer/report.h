@@ -20,9 +20,27 @@ using StartupReport = std::vector<StartupLine>;
 
 std::string ToText(const StartupReport& report);
 
+// How the loss fell, thinned out: each point is the mean over the steps since the one before.
+class LossCurve {
+ public:
+  explicit LossCurve(int64_t num_steps) : stride_((num_steps + kMaxPoints - 1) / kMaxPoints) {}
+  // bytes: that worker 0 has sent and received so far.
+  void Add(int64_t step, float loss, uint64_t bytes);
+  nlohmann::json ToJson() const { return {{"step", steps_}, {"loss", losses_}, {"bytes", bytes_}}; }
+
+ private:
+  static constexpr int64_t kMaxPoints = 500;
+  int64_t stride_;
+  double sum_ = 0;
+  std::vector<int64_t> steps_;
+  std::vector<double> losses_;
+  std::vector<uint64_t> bytes_;
+};
+
 struct RunResults {
   TestResult test;
   TrainResult train;
+  nlohmann::json curve;        // of worker 0's loss: LossCurve::ToJson
   int64_t steps = 0;
   int64_t images = 0;          // of all workers
   StoreStats store;            // summed over the workers; nonfinite_segments as the servers counted them

@@ -218,10 +218,15 @@ class WorkerRun {
     RunResults results;
     results.steps = job_.lr.total_steps;
     results.images = results.steps * options_.batch * options_.members.num_workers;
+    LossCurve curve(results.steps);
     Progress progress(results.steps, int64_t{options_.batch} * options_.members.num_workers, first());
     ASSIGN_OR_RETURN(results.train, Train(*model_, *store_, *pipeline, results.steps, job_.nonfinite_limit, AddTrack("training"),
-                                          [&](int64_t step, float loss) { progress.OnStep(step, loss); }));
+                                          [&](int64_t step, float loss) {
+                                            progress.OnStep(step, loss);
+                                            curve.Add(step, loss, store_->BytesSoFar());
+                                          }));
     progress.Finish();
+    results.curve = curve.ToJson();
     pipeline.reset();  // its thread writes to the trace
     if (bootstrap_) TRY(bootstrap_->Barrier(kTrainedCollective));
     if (first()) {

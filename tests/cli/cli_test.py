@@ -85,6 +85,8 @@ class Results(unittest.TestCase):
                      "preemptions", "nonfinite_segments", "parameters_sha256", "startup"):
             self.assertIn(name, r)
         self.assertEqual(r["steps"], 16)
+        self.assertEqual(r["curve"]["step"], list(range(1, 17)))
+        self.assertEqual(r["curve"]["bytes"], sorted(r["curve"]["bytes"]))
         self.assertEqual(r["push_raw_bytes"], 4 * 235146 * 16 * 2)  # mlp, steps, workers
         self.assertGreater(r["push_ratio"], 5)
         self.assertGreater(r["fec_density"], 0)
