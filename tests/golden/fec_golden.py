@@ -22,13 +22,28 @@ class Bad(Exception):
 
 # ---------------------------------------------------------------- one element (kernels/fec_rules.h)
 
-def quantise(bits, limit, rounding):
-    """(sign, exponent after rounding), or None if the element is dropped. bits, limit: of binary32."""
+def draw(seed, position):
+    """0 .. 2^23 - 1, uniform: the top bits of MurmurHash3's finaliser."""
+    def word(value):
+        return value & 0xFFFFFFFF
+
+    value = word(position * 0x9E3779B1 + seed)
+    value = word((value ^ value >> 16) * 0x85EBCA6B)
+    value = word((value ^ value >> 13) * 0xC2B2AE35)
+    return (value ^ value >> 16) >> 9
+
+
+def quantise(bits, limit, rounding, seed, position):
+    """(sign, exponent after rounding), or None if the element is dropped. bits, limit: of binary32; position: in the
+    whole segment."""
     magnitude = bits & 0x7FFFFFFF
     if magnitude < limit:
         return None
     exponent = (magnitude >> 23) - 127
-    if rounding == "nearest" and magnitude % MANTISSA >= MANTISSA // 2:
+    fraction = magnitude % MANTISSA
+    if rounding == "nearest" and fraction >= MANTISSA // 2:
+        exponent += 1
+    if rounding == "stochastic" and fraction + draw(seed, position) >= MANTISSA:
         exponent += 1
     return bits >> 31, exponent
 
@@ -167,7 +182,7 @@ def choose(n, forms, layout, codes):
     return min(order, key=lambda name: sum(map(len, forms[name])) if forms[name][0] else 1 << 20)
 
 
-def split(values, exponent, mantissa, rounding):
+def split(values, exponent, mantissa, rounding, seed):
     """The base, and for each block its n and survivors [(position, sign, code)]."""
     limit, base = limit_and_base(exponent, mantissa, rounding)
     blocks = []
@@ -175,7 +190,7 @@ def split(values, exponent, mantissa, rounding):
         survivors = []
         block = values[first:first + BLOCK]
         for position, bits in enumerate(block):
-            kept = quantise(bits, limit, rounding)
+            kept = quantise(bits, limit, rounding, seed, first + position)
             if kept:
                 survivors.append((position, kept[0], min(15, kept[1] - base)))
         blocks.append((len(block), survivors))
@@ -200,9 +215,9 @@ def assemble(base, parts):
     return bytes([0xF1, base & 255]) + directory + bodies
 
 
-def encode(values, exponent=-7, mantissa=0, layout="smallest", rounding="nearest"):
+def encode(values, exponent=-7, mantissa=0, layout="smallest", rounding="nearest", seed=0):
     """values: bits of binary32. Returns the bytes and the forms that the blocks took."""
-    base, blocks = split(values, exponent, mantissa, rounding)
+    base, blocks = split(values, exponent, mantissa, rounding, seed)
     parts, names = [], []
     for n, survivors in blocks:
         if not survivors:
@@ -420,6 +435,11 @@ def good_recipes():
         ("limit above the tie, nearest", recipe(4096, random=[14, 40, -8, 3]), {"mantissa": 0x600000}, None),
         ("limit above the tie, truncate", recipe(4096, random=[15, 40, -8, 3]),
          {"mantissa": 0x600000, "rounding": "truncate"}, None),
+        ("stochastic", recipe(4096, random=[16, 200, -8, 4]), {"rounding": "stochastic", "seed": 12345}, None),
+        ("stochastic, another seed, second block", recipe(5000, random=[16, 200, -8, 4]),
+         {"rounding": "stochastic", "seed": 0xFFFFFFFF}, None),
+        ("stochastic, limit above the tie", recipe(4096, random=[17, 200, -8, 4]),
+         {"mantissa": 0x600000, "rounding": "stochastic", "seed": 7}, None),
     ]
 
 

@@ -53,10 +53,14 @@ std::vector<float> MakeInput(const Json& vector) {
 }
 
 fec::Params MakeParams(const Json& options) {
+  const std::string rounding = options.value("rounding", "nearest");
   return {.threshold_exponent = options.value("exponent", -7),
           .threshold_mantissa = options.value("mantissa", 0u),
           .layout = options.value("layout", "") == "runs" ? fec::Layout::kRuns : fec::Layout::kSmallest,
-          .rounding = options.value("rounding", "") == "truncate" ? fec::Rounding::kTruncate : fec::Rounding::kNearest};
+          .rounding = rounding == "truncate"     ? fec::Rounding::kTruncate
+                      : rounding == "stochastic" ? fec::Rounding::kStochastic
+                                                 : fec::Rounding::kNearest,
+          .rounding_seed = options.value("seed", 0u)};
 }
 
 std::string Digest(std::span<const float> values) {
