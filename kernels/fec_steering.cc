@@ -8,12 +8,14 @@
 namespace gradlane::fec {
 namespace {
 
-// Found by simulation (tests/kernels/steering_test.cc). The threshold integrates the relative error, so over W steps
-// density is off by what the threshold moved, less the drift, over kIntegralGain * W: one exponent in 100 steps is 10%.
-constexpr double kIntegralGain = 0.1;  // exponents a step for a density that is twice what was asked
-constexpr double kDriftGain = 0.001;   // follows gradients that shrink or grow steadily
-constexpr double kMaxDrift = 0.1;      // exponents a step
-constexpr double kMaxError = 8;        // one step's burst moves the threshold by 0.8 exponents at most
+// Found by simulation (tests/kernels/steering_test.cc) and on training (tests/trainer/steering_test.cc). The threshold
+// integrates the relative error, so over W steps density is off by what the threshold moved, less the drift, over
+// kIntegralGain * W: one exponent in 100 steps is 7%. Gradients of a model that learns a few images by heart lose three
+// exponents in 100 steps, which the drift has to follow; twice these gains ring where gradients have a mean.
+constexpr double kIntegralGain = 0.15;  // exponents a step for a density that is twice what was asked
+constexpr double kDriftGain = 0.006;    // follows gradients that shrink or grow steadily
+constexpr double kMaxDrift = 0.1;       // exponents a step
+constexpr double kMaxError = 8;         // what a burst moves the threshold by in one step; the rest follows
 
 // In the first steps the right exponent may be far away.
 constexpr int kSeekSteps = 24;
@@ -49,9 +51,12 @@ void DensitySteering::Observe(size_t survivors, size_t num_elems) {
   if (steps_ < kSeekSteps && (smoothed_ > kFar || smoothed_ < 1 / kFar)) {
     log_threshold_ += achieved > 1 ? kSeekUp : kSeekDown;
   } else {
-    const double error = std::min(achieved - 1, kMaxError);
+    owed_ += achieved - 1;
+    const double error = std::min(owed_, kMaxError);
+    owed_ -= error;
     log_threshold_ += kIntegralGain * error + drift_;
-    drift_ = std::clamp(drift_ + kDriftGain * error, -kMaxDrift, kMaxDrift);
+    const double asked = target_ * static_cast<double>(num_elems);
+    drift_ = std::clamp(drift_ + kDriftGain * std::min(asked, 1.0) * error, -kMaxDrift, kMaxDrift);
   }
   log_threshold_ = std::clamp<double>(log_threshold_, kMinBase, kMaxBase - 1);
 }

@@ -24,6 +24,7 @@ packages=(
   g++ cmake ninja-build ccache pkg-config
   libucx-dev
   libdnnl-dev libcli11-dev libspdlog-dev libexpected-dev nlohmann-json3-dev libsodium-dev libhwy-dev
+  libzstd-dev liblz4-dev
   libgtest-dev libgmock-dev
   python3 curl ca-certificates
 )

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "ps/server_rank.h"
+#include "trainer/dumping_store.h"
 #include "trainer/launch.h"
 #include "trainer/options.h"
 #include "trainer/worker_rank.h"
@@ -27,7 +28,7 @@ int Complain(const Error& error, const std::string& who) {
   return ExitCode(error);
 }
 
-// What was asked for by name and is not there is found before anything is started.
+// What was asked for by name and cannot be had is found before anything is started.
 Result<void> CheckBackends(const Options& options) {
   if (options.device == "cuda") {
     return Fail(ErrorCode::kUnavailable, "--device cuda: this version computes on the CPU only; use --device cpu or auto.");
@@ -36,6 +37,7 @@ Result<void> CheckBackends(const Options& options) {
 #ifndef GRADLANE_HAVE_UCX
   if (options.fabric == "ucx") return tl::unexpected(OpenFabric({"ucx", nullptr}, 0, 0).error());
 #endif
+  if (!options.dump_gradients.empty()) TRY(CheckDumpDir(options.dump_gradients));
   return {};
 }
 

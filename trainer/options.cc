@@ -158,6 +158,9 @@ Result<void> SetValues(const Given& given, Options* options) {
     }
   }
   if (options->data_dir.empty()) options->data_dir = "build/data/" + options->data;
+  if (given.contains("dump-step") && !given.contains("dump-gradients")) {
+    return Wrong("--dump-step goes with --dump-gradients DIR, which says where to write.");
+  }
   if (!given.contains("reply")) options->reply = options->codec == Codec::kFec ? ReplyCodec::kFec : ReplyCodec::kRaw;
   return {};
 }

@@ -68,6 +68,8 @@ struct Options {
   // What it writes.
   std::string json;
   std::string trace;
+  std::string dump_gradients;  // a folder that is not there yet, or empty
+  int64_t dump_step = 1;       // counts from 1
 
   // Set by the launcher for its children, hidden from --help.
   int listen_fd = -1;

@@ -220,6 +220,10 @@ const OptionRow kRows[] = {
    [](Options& o, Text t) { return SetFile(o.json, t); }, [](const Options& o) { return o.json.empty() ? Json() : Json(o.json); }},
   {kOutput, "trace", "FILE", "write a timeline in the Chrome trace format (opens in Perfetto)", "",
    [](Options& o, Text t) { return SetFile(o.trace, t); }, [](const Options& o) { return o.trace.empty() ? Json() : Json(o.trace); }},
+  {kOutput, "dump-gradients", "DIR", "write worker 0's gradients of one step, before any coding, to DIR/<tensor>.f32 (raw little-endian fp32); DIR is new or empty", "",
+   [](Options& o, Text t) { return Assign(o.dump_gradients, NotEmpty(t, "the name of a folder")); }, [](const Options& o) { return o.dump_gradients.empty() ? Json() : Json(o.dump_gradients); }},
+  {kOutput, "dump-step", "N", "the step that --dump-gradients writes, from 1", nullptr,
+   [](Options& o, Text t) { return Assign(o.dump_step, Whole<int64_t>(t, 1, 1'000'000'000)); }, [](const Options& o) { return Json(o.dump_step); }},
 
   {nullptr, "listen-fd", "FD", "", "", [](Options& o, Text t) { return Assign(o.listen_fd, Whole<int>(t, 0, 1 << 20)); }, nullptr},
   {nullptr, "parent-fd", "FD", "", "", [](Options& o, Text t) { return Assign(o.parent_fd, Whole<int>(t, 0, 1 << 20)); }, nullptr},

@@ -12,6 +12,7 @@
 
 #include "ps/server_rank.h"
 #include "ps/worker.h"
+#include "trainer/dumping_store.h"
 #include "trainer/local_store.h"
 #include "trainer/progress.h"
 #include "trainer/report.h"
@@ -202,6 +203,12 @@ class WorkerRun {
   Result<void> Work() {
     TRY(BuildModel());
     TRY(OpenStore());
+    ParameterStore* store = store_.get();
+    std::unique_ptr<DumpingStore> dumping;
+    if (first() && !options_.dump_gradients.empty()) {
+      ASSIGN_OR_RETURN(dumping, DumpingStore::Open({options_.dump_gradients, options_.dump_step}, job_, *store_));
+      store = dumping.get();
+    }
     BindAndInit();
     if (first()) std::printf("gradlane-train\n%s", ToText(startup_).c_str());
     std::fflush(stdout);
@@ -220,7 +227,7 @@ class WorkerRun {
     results.images = results.steps * options_.batch * options_.members.num_workers;
     LossCurve curve(results.steps);
     Progress progress(results.steps, int64_t{options_.batch} * options_.members.num_workers, first());
-    ASSIGN_OR_RETURN(results.train, Train(*model_, *store_, *pipeline, results.steps, job_.nonfinite_limit, AddTrack("training"),
+    ASSIGN_OR_RETURN(results.train, Train(*model_, *store, *pipeline, results.steps, job_.nonfinite_limit, AddTrack("training"),
                                           [&](int64_t step, float loss) {
                                             progress.OnStep(step, loss);
                                             curve.Add(step, loss, store_->BytesSoFar());

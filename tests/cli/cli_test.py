@@ -2,6 +2,7 @@
 
 usage: cli_test.py BIN_DIR ucx|no-ucx [unittest arguments]
 """
+import array
 import json
 import os
 import signal
@@ -116,6 +117,18 @@ class Results(unittest.TestCase):
                 self.assertEqual(code, 1, output)
                 self.assertIn("training has diverged; lower --lr.", output.strip().splitlines()[-1])
 
+    def test_given_a_folder_for_gradients_expect_one_step_s_tensors_as_fp32(self):
+        with tempfile.TemporaryDirectory() as parent:
+            for place in (["--local", "1x0"], ["--local", "2x1"]):
+                folder = os.path.join(parent, "dump" + place[1])
+                code, output = run(*place, "--model", "lenet5", "--steps", "3", "--dump-gradients", folder, "--dump-step", "2")
+                self.assertEqual(code, 0, output)
+                self.assertEqual(len(os.listdir(folder)), 8)
+                with open(os.path.join(folder, "conv1.weight.f32"), "rb") as file:
+                    values = array.array("f", file.read())
+                self.assertEqual(len(values), 500)
+                self.assertTrue(0 < max(map(abs, values)) < 100)
+
     def test_given_synthetic_data_expect_no_file_to_be_needed(self):
         code, output = run("--local", "1x1", "--fabric", "loopback", "--data", "synthetic", "--model", "mlp", "--steps", "3",
                            data=False)
@@ -136,6 +149,10 @@ class Refusals(unittest.TestCase):
         self.expect_refusal("--role")
         self.expect_refusal("verbs", "--local", "2x1", "--fabric", "verbs")
         self.expect_refusal("cuda", "--local", "2x1", "--device", "cuda")
+        self.expect_refusal("not empty", "--local", "1x0", "--dump-gradients", DATA)
+        with tempfile.TemporaryDirectory() as folder:
+            self.expect_refusal("never comes", "--local", "1x0", "--model", "mlp", "--steps", "3", "--dump-gradients", folder,
+                                "--dump-step", "4")
 
     def test_given_missing_or_truncated_data_expect_one_sentence_and_exit_code_2(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -149,7 +149,11 @@ TEST_F(OptionsTest, GivenEveryOption_ExpectItsValue) {
                               "--json",
                               "out.json",
                               "--trace",
-                              "trace.json"});
+                              "trace.json",
+                              "--dump-gradients",
+                              "dump",
+                              "--dump-step",
+                              "5"});
   EXPECT_EQ(o.members, (Membership{3, 2}));
   EXPECT_EQ(o.join_timeout_ms, 2500);
   EXPECT_EQ(o.peer_timeout_ms, 1000);
@@ -190,6 +194,8 @@ TEST_F(OptionsTest, GivenEveryOption_ExpectItsValue) {
   EXPECT_EQ(o.window_bytes, 1u << 20);
   EXPECT_EQ(o.json, "out.json");
   EXPECT_EQ(o.trace, "trace.json");
+  EXPECT_EQ(o.dump_gradients, "dump");
+  EXPECT_EQ(o.dump_step, 5);
 }
 
 TEST_F(OptionsTest, GivenNoReply_ExpectItToFollowTheCodec) {
@@ -321,6 +327,7 @@ TEST_F(OptionsTest, GivenAValueOutOfRange_ExpectTheRange) {
   ExpectLocalRefused({"--seed", "-1"}, "--seed");
   ExpectLocalRefused({"--schedule", "serial", "--sync", "async"}, "that is --sync bsp");
   ExpectLocalRefused({"--schedule", "serial", "--sync", "ssp:2"}, "not --sync ssp:2");
+  ExpectLocalRefused({"--dump-step", "3"}, "--dump-step goes with --dump-gradients");
   EXPECT_EQ(Local({"--schedule", "serial"}).schedule, Schedule::kSerial);
 }
 
