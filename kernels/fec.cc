@@ -24,8 +24,6 @@ const char* ToString(DecodeStatus status) {
       return "bytes are left after the last block";
     case DecodeStatus::kBadVersion:
       return "the header is not version 1's, or its threshold is out of range";
-    case DecodeStatus::kBadLayout:
-      return "a block has an unknown layout";
     case DecodeStatus::kBadCount:
       return "a count, position or length does not fit its block";
   }

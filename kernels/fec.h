@@ -47,8 +47,7 @@ enum class [[nodiscard]] DecodeStatus : uint8_t{
     kTruncated,  // src ends too early
     kTrailing,   // bytes after the last block
     kBadVersion,
-    kBadLayout,  // unknown layout or code
-    kBadCount,   // counts or positions that do not fit the block
+    kBadCount,  // counts or positions that do not fit the block
 };
 const char* ToString(DecodeStatus status);
 

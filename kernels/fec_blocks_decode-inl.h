@@ -43,6 +43,7 @@ class BlockReader {
 
   HWY_INLINE bool ReadBody(uint8_t kind) {
     if (kind == format::kRunsKind) return ReadCount() && ReadRuns() && AtEnd();
+    if (kind == format::kExceptionsKind) return ReadCount() && ReadSparsePositions() && ReadExceptions() && AtEnd();
     const bool bitmap = kind & static_cast<uint8_t>(format::Positions::kBitmap);
     const bool positions_fit = bitmap ? ReadBitmapPositions() : ReadCount() && ReadSparsePositions();
     return positions_fit && ReadCodes(static_cast<format::Codes>(kind & 3)) && AtEnd();
@@ -64,8 +65,8 @@ class BlockReader {
     return count_ <= num_elems_;
   }
 
-  // Fields of `width` bits (13 at most), from bit `at` on, into field; up to a vector more.
-  HWY_INLINE void UnpackFields(size_t at, uint32_t width, uint32_t* field) const {
+  // `count` fields of `width` bits (13 at most), from bit `at` on, into field; up to a vector more.
+  HWY_INLINE void UnpackFields(size_t at, uint32_t count, uint32_t width, uint32_t* field) const {
     const uint8_t* data = body_.data + at / 8;
     const uint32_t first_bit = at % 8;
 #if GRADLANE_FEC_VBMI
@@ -78,14 +79,14 @@ class BlockReader {
     const __m512i from = _mm512_add_epi8(byte, _mm512_set1_epi32(0x03020100));
     const __m512i shift = _mm512_and_epi32(bit, _mm512_set1_epi32(7));
     const __m512i mask = _mm512_set1_epi32((1 << width) - 1);
-    for (uint32_t i = 0; i < count_; i += 16, data += 2 * width) {
+    for (uint32_t i = 0; i < count; i += 16, data += 2 * width) {
       const __m512i bytes = _mm512_castsi256_si512(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(data)));
       const __m512i words = _mm512_permutexvar_epi8(from, bytes);
       _mm512_storeu_si512(field + i, _mm512_and_epi32(_mm512_srlv_epi32(words, shift), mask));
     }
 #else
     const uint32_t mask = (1u << width) - 1;
-    for (uint32_t i = 0; i < count_; i += 4) {
+    for (uint32_t i = 0; i < count; i += 4) {
       const size_t bit = first_bit + size_t{i} * width;
       uint64_t word;
       std::memcpy(&word, data + bit / 8, sizeof(word));
@@ -95,45 +96,50 @@ class BlockReader {
 #endif
   }
 
-  HWY_INLINE bool ReadSparsePositions() {
-    const uint32_t count = count_;
-    const uint32_t shift = format::GapShift(num_elems_, count);
-    if (!Has(size_t{count} * (shift + 1))) return false;
-    const size_t gaps_at = at_ + size_t{count} * (shift + 1);
-    // The ones of the unary stream; position_ holds them for now.
-    uint32_t* const one = position_;
+  // `count` ascending places below num_places, coded by their gaps: fields of the gaps' low bits, with a sign above
+  // them if kSigned, then the gaps' high bits in unary. place: receives them, plus first. Their signs go into value_.
+  template <bool kSigned>
+  HWY_INLINE bool ReadAscending(uint32_t count, uint32_t num_places, uint32_t first, uint32_t* place) {
+    const uint32_t shift = format::GapShift(num_places, count);
+    const uint32_t width = shift + (kSigned ? 1 : 0);
+    if (!Has(size_t{count} * width)) return false;
+    const size_t gaps_at = at_ + size_t{count} * width;
+    // The ones of the unary stream; place holds them for now.
     uint32_t num_ones = 0;
     for (size_t base = gaps_at; num_ones < count; base += BitView::kWindowBits) {
       if (base >= body_.num_bits()) return false;
       const uint64_t word = body_.Bits(base, BitView::kWindowBits);
       const uint32_t relative = static_cast<uint32_t>(base - gaps_at);
-      if (word != 0) num_ones = static_cast<uint32_t>(PutOnes(word, relative, one + num_ones) - one);
+      if (word != 0) num_ones = static_cast<uint32_t>(PutOnes(word, relative, place + num_ones) - place);
     }
-    const size_t end = gaps_at + one[count - 1] + 1;
+    const size_t end = gaps_at + place[count - 1] + 1;
     if (end > body_.num_bits()) return false;
-    uint32_t field[kBlockElems + kSlackElems];
-    UnpackFields(at_, shift + 1, field);
+    uint32_t low[kBlockElems + kSlackElems];
+    UnpackFields(at_, count, width, low);
     at_ = end;
 
     const hn::ScalableTag<uint32_t> d;
     constexpr uint32_t kLanes = static_cast<uint32_t>(hn::MaxLanes(d));
-    const auto base = hn::Set(d, base_bits_);
-    const auto low_mask = hn::Set(d, (1u << shift) - 1);
-    uint32_t low[kBlockElems + kSlackElems];
-    for (uint32_t i = 0; i < count; i += kLanes) {
-      const auto both = hn::LoadU(d, field + i);
-      const auto sign = hn::ShiftRightSame(both, static_cast<int>(shift));
-      StoreBits(hn::Or(hn::ShiftLeft<31>(sign), base), i);
-      hn::StoreU(hn::And(both, low_mask), d, low + i);
+    if constexpr (kSigned) {
+      const auto base = hn::Set(d, base_bits_);
+      const auto low_mask = hn::Set(d, (1u << shift) - 1);
+      for (uint32_t i = 0; i < count; i += kLanes) {
+        const auto both = hn::LoadU(d, low + i);
+        const auto sign = hn::ShiftRightSame(both, static_cast<int>(shift));
+        StoreBits(hn::Or(hn::ShiftLeft<31>(sign), base), i);
+        hn::StoreU(hn::And(both, low_mask), d, low + i);
+      }
     }
-    PrefixSum(first_, count, low);
+    PrefixSum(first, count, low);
     for (uint32_t i = 0; i < count; i += kLanes) {
       const auto index = hn::Iota(d, i);
-      const auto high = hn::ShiftLeftSame(hn::Sub(hn::LoadU(d, one + i), index), static_cast<int>(shift));
-      hn::StoreU(hn::Add(hn::Add(high, hn::LoadU(d, low + i)), index), d, position_ + i);
+      const auto high = hn::ShiftLeftSame(hn::Sub(hn::LoadU(d, place + i), index), static_cast<int>(shift));
+      hn::StoreU(hn::Add(hn::Add(high, hn::LoadU(d, low + i)), index), d, place + i);
     }
-    return position_[count - 1] - first_ < num_elems_;  // ascending, so the last one tells whether all fit
+    return place[count - 1] - first < num_places;  // ascending, so the last one tells whether all fit
   }
+
+  HWY_INLINE bool ReadSparsePositions() { return ReadAscending<true>(count_, num_elems_, first_, position_); }
 
   HWY_INLINE bool ReadBitmapPositions() {
     if (!Has(num_elems_)) return false;
@@ -193,11 +199,33 @@ class BlockReader {
   }
 
   HWY_INLINE bool ReadCodePlanes() {
-    uint64_t members[kBlockElems / kWordElems];  // survivors that reached the plane before; the first plane asks all
+    uint64_t members[kBlockElems / kWordElems];
     FillOnes(count_, members);
+    return ReadCodePlanes(1, members, count_);
+  }
+
+  // The survivors with a code above 0, as a list among all; then the planes from the second on.
+  HWY_INLINE bool ReadExceptions() {
+    const uint32_t count_bits = format::BitWidth(count_ - 1);
+    if (!Has(count_bits)) return false;
+    const uint32_t count = static_cast<uint32_t>(body_.Bits(at_, count_bits)) + 1;
+    at_ += count_bits;
+    uint32_t exception[kBlockElems + kSlackElems];
+    std::fill_n(exception, kSlackElems, 0u);  // vectors are read whole
+    if (count > count_ || !ReadAscending<false>(count, count_, 0, exception)) return false;
+    uint64_t members[kBlockElems / kWordElems];
     const uint32_t num_words = (count_ + kWordElems - 1) / kWordElems;
-    uint32_t num_members = count_;
-    for (uint32_t plane = 1; plane <= kMaxCode && num_members > 0; ++plane) {
+    std::fill_n(members, num_words, 0u);
+    for (uint32_t i = 0; i < count; ++i)
+      members[exception[i] / kWordElems] |= uint64_t{1} << (exception[i] % kWordElems);
+    for (uint32_t w = 0; w < num_words; ++w) AddToCodes(w * static_cast<uint32_t>(kWordElems), members[w]);
+    return ReadCodePlanes(2, members, count);
+  }
+
+  // members: a bit for each survivor that reached the plane before `first`, num_members in all; used up.
+  HWY_INLINE bool ReadCodePlanes(uint32_t first, uint64_t* members, uint32_t num_members) {
+    const uint32_t num_words = (count_ + kWordElems - 1) / kWordElems;
+    for (uint32_t plane = first; plane <= kMaxCode && num_members > 0; ++plane) {
       if (!Has(num_members)) return false;
       num_members = 0;
       for (uint32_t w = 0; w < num_words; ++w) {

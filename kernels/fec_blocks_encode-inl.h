@@ -90,8 +90,12 @@ struct EncodeBlock : BlockSums {
   uint32_t high[kBlockElems + kSlackElems];   // the gap's other bits
   uint8_t code[kBlockElems + kSlackElems];
   uint64_t sign[kBlockElems / kWordElems + 1];
+  uint64_t exceptional[kBlockElems / kWordElems + 1];  // a bit for each survivor: its code is above 0
+  // Of the exceptions, once GatherExceptions ran: which survivors they are, from 1 on, as in position.
+  uint32_t exception[1 + kBlockElems + kSlackElems];
 
   uint32_t Gap(uint32_t i) const { return position[i + 1] - position[i] - 1; }
+  uint32_t ExceptionGap(uint32_t i) const { return exception[i + 1] - exception[i] - 1; }
 };
 
 HWY_INLINE void GatherPositions(EncodeBlock& block, uint64_t nonzero) {
@@ -118,6 +122,7 @@ HWY_INLINE void CodeSurvivors(const float* HWY_RESTRICT grad, float* HWY_RESTRIC
   // Lanes behind the last survivor repeat it: they scatter what it does, and count for nothing.
   std::fill_n(block.position + 1 + k, kLanes, block.position[k]);
   std::fill_n(block.sign, k / kWordElems + 1, 0u);
+  std::fill_n(block.exceptional, k / kWordElems + 1, 0u);
 
   const auto base = hn::Set(du, rule.base_bits);
   const auto low_mask = hn::Set(du, (1u << shift) - 1);
@@ -147,6 +152,7 @@ HWY_INLINE void CodeSurvivors(const float* HWY_RESTRICT grad, float* HWY_RESTRIC
     hn::StoreU(high, du, block.high + i);
     hn::StoreU(hn::DemoteTo(d8, hn::BitCast(di, code)), d8, block.code + i);
     block.sign[i / kWordElems] |= MaskBits(du, hn::And(valid, hn::Eq(sign, one))) << (i % kWordElems);
+    block.exceptional[i / kWordElems] |= MaskBits(du, hn::And(valid, hn::Ne(code, hn::Zero(du)))) << (i % kWordElems);
     max_code = hn::Max(max_code, code);
     unary_bits = hn::Add(unary_bits, hn::IfThenElseZero(valid, hn::Min(hn::Add(code, one), hn::Set(du, kMaxCode))));
     high_sum = hn::Add(high_sum, high);
@@ -154,6 +160,19 @@ HWY_INLINE void CodeSurvivors(const float* HWY_RESTRICT grad, float* HWY_RESTRIC
   block.max_code = hn::GetLane(hn::MaxOfLanes(du, max_code));
   block.unary_bits = hn::GetLane(hn::SumOfLanes(du, unary_bits));
   block.gap_high_sum = hn::GetLane(hn::SumOfLanes(du, high_sum));
+  block.num_exceptions = 0;
+  for (uint32_t w = 0; w <= k / kWordElems; ++w) {
+    block.num_exceptions += static_cast<uint32_t>(hwy::PopCount(block.exceptional[w]));
+  }
+}
+
+HWY_INLINE void GatherExceptions(EncodeBlock& block) {
+  block.exception[0] = ~0u;
+  uint32_t* out = block.exception + 1;
+  for (uint32_t first = 0; first < block.num_survivors; first += kWordElems) {
+    const uint64_t word = block.exceptional[first / kWordElems];
+    if (word != 0) out = PutOnes(word, first, out);
+  }
 }
 
 // Appends bits; stores eight bytes at a time, so up to eight behind the end are overwritten.
@@ -237,11 +256,10 @@ HWY_INLINE void PutSigns(const EncodeBlock& block, WideBitWriter& writer) {
   }
 }
 
-HWY_INLINE void PutCodePlanes(const EncodeBlock& block, WideBitWriter& writer) {
-  uint64_t members[kBlockElems / kWordElems];
+// From plane `first` on. members: a bit for each survivor that reached the plane before; used up.
+HWY_INLINE void PutCodePlanes(const EncodeBlock& block, uint32_t first, uint64_t* members, WideBitWriter& writer) {
   const uint32_t num_words = (block.num_survivors + kWordElems - 1) / kWordElems;
-  FillOnes(block.num_survivors, members);
-  for (uint32_t plane = 1; plane <= block.max_code + 1 && plane <= kMaxCode; ++plane) {
+  for (uint32_t plane = first; plane <= block.max_code + 1 && plane <= kMaxCode; ++plane) {
     for (uint32_t w = 0; w < num_words; ++w) {
       if (members[w] == 0) continue;
       const uint64_t reached =
@@ -252,8 +270,27 @@ HWY_INLINE void PutCodePlanes(const EncodeBlock& block, WideBitWriter& writer) {
   }
 }
 
+// After GatherExceptions. Uses up block.exceptional.
+HWY_INLINE void PutExceptions(EncodeBlock& block, WideBitWriter& writer) {
+  const uint32_t count = block.num_exceptions;
+  writer.Put(count - 1, format::BitWidth(block.num_survivors - 1));
+  const uint32_t shift = format::GapShift(block.num_survivors, count);
+  const uint32_t low_mask = (1u << shift) - 1;
+  for (uint32_t i = 0; i < count; ++i) {
+    const uint32_t gap = block.ExceptionGap(i);
+    writer.Put(gap & low_mask, shift);
+    block.high[i] = gap >> shift;
+  }
+  writer.PutUnary(block.high, count);
+  PutCodePlanes(block, 2, block.exceptional, writer);
+}
+
 HWY_INLINE void PutCodes(const EncodeBlock& block, format::Codes codes, WideBitWriter& writer) {
-  if (codes == format::Codes::kUnary) PutCodePlanes(block, writer);
+  if (codes == format::Codes::kUnary) {
+    uint64_t members[kBlockElems / kWordElems];
+    FillOnes(block.num_survivors, members);
+    PutCodePlanes(block, 1, members, writer);
+  }
   if (codes == format::Codes::kNibble) {
     for (uint32_t i = 0; i < block.num_survivors; ++i) writer.Put(block.code[i], 4);
   }
@@ -272,7 +309,7 @@ HWY_INLINE void PutRuns(const EncodeBlock& block, WideBitWriter& writer) {
 }
 
 // Overwrites up to eight bytes behind the body. Returns the body's end.
-HWY_INLINE uint8_t* WriteBody(const EncodeBlock& block, const Plan& plan, uint8_t* out) {
+HWY_INLINE uint8_t* WriteBody(EncodeBlock& block, const Plan& plan, uint8_t* out) {
   uint8_t* const end = out + plan.body_bytes;
   if (plan.form == Plan::Form::kTiny) {
     WideBitWriter writer(out);
@@ -280,7 +317,8 @@ HWY_INLINE uint8_t* WriteBody(const EncodeBlock& block, const Plan& plan, uint8_
     for (uint8_t* at = writer.Finish(); at < end; ++at) *at = 0;
     return end;
   }
-  const bool bitmap = plan.kind & static_cast<uint8_t>(format::Positions::kBitmap);
+  const bool exceptions = plan.kind == format::kExceptionsKind;
+  const bool bitmap = !exceptions && (plan.kind & static_cast<uint8_t>(format::Positions::kBitmap));
   if (!bitmap) out = PutCount(block.num_survivors, out);
   WideBitWriter writer(out);
   if (plan.kind == format::kRunsKind) {
@@ -294,7 +332,11 @@ HWY_INLINE uint8_t* WriteBody(const EncodeBlock& block, const Plan& plan, uint8_
     } else {
       PutSparsePositions(block, plan.gap_shift, writer);
     }
-    PutCodes(block, static_cast<format::Codes>(plan.kind & 3), writer);
+    if (exceptions) {
+      PutExceptions(block, writer);
+    } else {
+      PutCodes(block, static_cast<format::Codes>(plan.kind & 3), writer);
+    }
   }
   writer.Finish();
   return end;
@@ -333,11 +375,19 @@ RangeStats EncodeBlocks(const EncodeRange& range) {
     if (nonzero == 0) continue;
     GatherPositions(block, nonzero);
     CodeSurvivors<kFeedback>(grad, residual, range.first_elem + static_cast<uint32_t>(first), range.rule, block);
-    const Plan plan = ChoosePlan(block, range.layout, [&block] {
-      uint32_t nibbles = 0;
-      for (uint32_t i = 0; i < block.num_survivors; ++i) nibbles += GapNibbles(block.Gap(i));
-      return nibbles;
-    });
+    const Plan plan = ChoosePlan(
+        block, range.layout,
+        [&block] {
+          uint32_t nibbles = 0;
+          for (uint32_t i = 0; i < block.num_survivors; ++i) nibbles += GapNibbles(block.Gap(i));
+          return nibbles;
+        },
+        [&block](uint32_t shift) {
+          GatherExceptions(block);
+          uint32_t sum = 0;
+          for (uint32_t i = 0; i < block.num_exceptions; ++i) sum += block.ExceptionGap(i) >> shift;
+          return sum;
+        });
     entry.form = plan.form;
     entry.kind = plan.kind;
     entry.body_bytes = static_cast<uint16_t>(plan.body_bytes);

@@ -39,6 +39,7 @@ class BlockReader {
 
   bool ReadBody(uint8_t kind) {
     if (kind == format::kRunsKind) return ReadCount() && ReadRuns() && AtEnd();
+    if (kind == format::kExceptionsKind) return ReadCount() && ReadSparsePositions() && ReadExceptions() && AtEnd();
     const bool bitmap = kind & static_cast<uint8_t>(Positions::kBitmap);
     const bool positions_fit = bitmap ? ReadBitmapPositions() : ReadCount() && ReadSparsePositions();
     return positions_fit && ReadCodes(static_cast<Codes>(kind & 3)) && AtEnd();
@@ -149,16 +150,50 @@ class BlockReader {
   }
 
   bool ReadCodePlanes() {
-    uint16_t members[kBlockElems];  // survivors that reached the plane before; the first plane asks all
-    uint32_t num_members = out_.count;
-    for (uint32_t plane = 1; plane <= kMaxCode && num_members > 0; ++plane) {
+    uint16_t members[kBlockElems];
+    for (uint32_t i = 0; i < out_.count; ++i) members[i] = static_cast<uint16_t>(i);
+    return ReadCodePlanes(1, members, out_.count);
+  }
+
+  // The survivors with a code above 0, as a sparse list among all; then the planes from the second on.
+  bool ReadExceptions() {
+    const uint32_t num_survivors = out_.count;
+    const uint32_t count_bits = format::BitWidth(num_survivors - 1);
+    if (!Has(count_bits)) return false;
+    const uint32_t count = static_cast<uint32_t>(body_.Bits(at_, count_bits)) + 1;
+    at_ += count_bits;
+    if (count > num_survivors) return false;
+    const uint32_t shift = format::GapShift(num_survivors, count);
+    if (!Has(size_t{count} * shift)) return false;
+    size_t low_at = at_;
+    at_ += size_t{count} * shift;
+    uint16_t members[kBlockElems];
+    uint32_t position = 0;
+    for (uint32_t i = 0; i < count; ++i, low_at += shift) {
+      uint32_t high = 0;
+      while (true) {
+        if (!Has(1)) return false;
+        if (body_.Bits(at_++, 1) != 0) break;
+        ++high;
+      }
+      position += (high << shift) + static_cast<uint32_t>(body_.Bits(low_at, shift));
+      if (position >= num_survivors) return false;
+      members[i] = static_cast<uint16_t>(position++);
+      AddToCode(members[i], 1);
+    }
+    return ReadCodePlanes(2, members, count);
+  }
+
+  // members: survivors that reached the plane before `first`; used up.
+  bool ReadCodePlanes(uint32_t first, uint16_t* members, uint32_t num_members) {
+    for (uint32_t plane = first; plane <= kMaxCode && num_members > 0; ++plane) {
       if (!Has(num_members)) return false;
       uint32_t num_kept = 0;
       for (uint32_t base = 0; base < num_members; base += BitView::kWindowBits) {
         const uint32_t width = std::min(BitView::kWindowBits, num_members - base);
         for (uint64_t ones = body_.Bits(at_ + base, width); ones != 0; ones &= ones - 1) {
           const uint32_t i = base + static_cast<uint32_t>(std::countr_zero(ones));
-          const uint16_t member = plane == 1 ? static_cast<uint16_t>(i) : members[i];
+          const uint16_t member = members[i];
           AddToCode(member, 1);
           members[num_kept++] = member;
         }

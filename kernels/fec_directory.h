@@ -35,7 +35,6 @@ inline DecodeStatus ReadEntry(std::span<const uint8_t> src, size_t& at, size_t e
     entry.body_bytes = format::BitsToBytes(format::TinyBits(block_elems, num_survivors));
     return DecodeStatus::kOk;
   }
-  if ((entry.first >> 4 & 7) == format::kReservedKind) return DecodeStatus::kBadLayout;
   if (at >= src.size()) return DecodeStatus::kTruncated;
   entry.body_bytes = (entry.first & 15u) << 8 | src[at++];
   return DecodeStatus::kOk;

@@ -66,6 +66,7 @@ void CollectSurvivors(const float* grad, float* residual, uint32_t first, const 
   block.num_survivors = 0;
   block.max_code = 0;
   block.unary_bits = 0;
+  block.num_exceptions = 0;
   block.gap_high_sum = 0;
   uint32_t next = 0;  // the first element after the last survivor
   for (uint32_t base = 0; base < block.num_elems; base += kWordElems) {
@@ -95,6 +96,7 @@ void CollectSurvivors(const float* grad, float* residual, uint32_t first, const 
       block.code[slot] = static_cast<uint8_t>(code);
       block.max_code = std::max(block.max_code, code);
       block.unary_bits += std::min(code + 1, kMaxCode);
+      block.num_exceptions += code > 0;
       next = base + i + 1;
       if (residual != nullptr) {
         residual[base + i] = value - std::bit_cast<float>(rules::DecodedBits(sign, code, rule.base_bits));
@@ -110,6 +112,23 @@ uint32_t CountGapNibbles(const Block& block) {
   uint32_t nibbles = 0;
   for (uint32_t i = 0; i < block.num_survivors; ++i) nibbles += GapNibbles(block.gap[i]);
   return nibbles;
+}
+
+// visit(gap) for each exception: how many survivors without a code above 0 lie between the one before and it.
+template <typename Visit>
+void ForEachExceptionGap(const Block& block, Visit&& visit) {
+  uint32_t next = 0;
+  for (uint32_t i = 0; i < block.num_survivors; ++i) {
+    if (block.code[i] == 0) continue;
+    visit(i - next);
+    next = i + 1;
+  }
+}
+
+uint32_t CountExceptionHighs(const Block& block, uint32_t shift) {
+  uint32_t sum = 0;
+  ForEachExceptionGap(block, [&sum, shift](uint32_t gap) { sum += gap >> shift; });
+  return sum;
 }
 
 void PutSparsePositions(const Block& block, uint32_t shift, BitWriter& writer) {
@@ -132,14 +151,15 @@ void PutBitmap(const Block& block, BitWriter& writer) {
 }
 
 // Plane j holds a bit for each survivor whose code is at least j - 1: whether it is at least j.
-void PutCodePlanes(Block& block, BitWriter& writer) {
+// write_first: plane 1 is written as well.
+void PutCodePlanes(Block& block, bool write_first, BitWriter& writer) {
   uint32_t num_members = block.num_survivors;
   for (uint32_t plane = 1; plane <= kMaxCode && num_members > 0; ++plane) {
     uint32_t num_kept = 0;
     for (uint32_t i = 0; i < num_members; ++i) {
       const uint8_t code = block.code[i];
       const bool reaches = code >= plane;
-      writer.Put(reaches, 1);
+      if (plane > 1 || write_first) writer.Put(reaches, 1);
       block.code[num_kept] = code;
       num_kept += reaches;
     }
@@ -147,8 +167,17 @@ void PutCodePlanes(Block& block, BitWriter& writer) {
   }
 }
 
+void PutExceptions(Block& block, BitWriter& writer) {
+  writer.Put(block.num_exceptions - 1, format::BitWidth(block.num_survivors - 1));
+  const uint32_t shift = format::GapShift(block.num_survivors, block.num_exceptions);
+  const uint32_t low_mask = (1u << shift) - 1;
+  ForEachExceptionGap(block, [&](uint32_t gap) { writer.Put(gap & low_mask, shift); });
+  ForEachExceptionGap(block, [&](uint32_t gap) { writer.PutUnary(gap >> shift); });
+  PutCodePlanes(block, /*write_first=*/false, writer);
+}
+
 void PutCodes(Block& block, Codes codes, BitWriter& writer) {
-  if (codes == Codes::kUnary) PutCodePlanes(block, writer);
+  if (codes == Codes::kUnary) PutCodePlanes(block, /*write_first=*/true, writer);
   if (codes == Codes::kNibble) {
     for (uint32_t i = 0; i < block.num_survivors; ++i) writer.Put(block.code[i], 4);
   }
@@ -173,7 +202,7 @@ uint8_t* WriteBody(Block& block, const Plan& plan, uint8_t* out) {
     std::fill(writer.Finish(), end, uint8_t{0});
     return end;
   }
-  const bool bitmap = plan.kind & static_cast<uint8_t>(Positions::kBitmap);
+  const bool bitmap = plan.kind != format::kExceptionsKind && (plan.kind & static_cast<uint8_t>(Positions::kBitmap));
   if (!bitmap) out = PutCount(block.num_survivors, out);
   BitWriter writer(out);
   if (plan.kind == format::kRunsKind) {
@@ -186,7 +215,11 @@ uint8_t* WriteBody(Block& block, const Plan& plan, uint8_t* out) {
   } else {
     PutSparsePositions(block, plan.gap_shift, writer);
   }
-  PutCodes(block, static_cast<Codes>(plan.kind & 3), writer);
+  if (plan.kind == format::kExceptionsKind) {
+    PutExceptions(block, writer);
+  } else {
+    PutCodes(block, static_cast<Codes>(plan.kind & 3), writer);
+  }
   return writer.Finish();
 }
 
@@ -212,7 +245,9 @@ EncodeStats Encode(std::span<const float> grad, std::span<float> residual, const
     block.num_elems = static_cast<uint32_t>(std::min(kBlockElems, grad.size() - first));
     CollectSurvivors(grad.data() + first, residual.empty() ? nullptr : residual.data() + first,
                      static_cast<uint32_t>(first), rule, block);
-    const Plan plan = ChoosePlan(block, params.layout, [&block] { return CountGapNibbles(block); });
+    const Plan plan = ChoosePlan(
+        block, params.layout, [&block] { return CountGapNibbles(block); },
+        [&block](uint32_t shift) { return CountExceptionHighs(block, shift); });
     directory.Add(plan, block.num_survivors);
     if (plan.form != Plan::Form::kEmpty) out = WriteBody(block, plan, out);
     stats.survivors += block.num_survivors;

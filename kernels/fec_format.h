@@ -24,7 +24,7 @@ inline constexpr uint8_t kBodyTag = 0x80;
 enum class Positions : uint8_t { kSparse = 0, kBitmap = 4 };
 enum class Codes : uint8_t { kZero = 0, kUnary = 1, kNibble = 2 };
 inline constexpr uint8_t kRunsKind = 3;
-inline constexpr uint8_t kReservedKind = 7;
+inline constexpr uint8_t kExceptionsKind = 7;  // sparse positions; only what has a code above 0 is listed with one
 
 GRADLANE_HOST_DEVICE constexpr uint32_t BitWidth(uint32_t value) {
 #if defined(__CUDA_ARCH__)

@@ -42,8 +42,9 @@ struct BlockSums {
   uint32_t num_elems = 0;
   uint32_t num_survivors = 0;
   uint32_t max_code = 0;
-  uint32_t unary_bits = 0;    // of the codes
-  uint32_t gap_high_sum = 0;  // of gap >> GapShift(num_elems, num_survivors)
+  uint32_t unary_bits = 0;      // of the codes
+  uint32_t num_exceptions = 0;  // survivors with a code above 0
+  uint32_t gap_high_sum = 0;    // of gap >> GapShift(num_elems, num_survivors)
 };
 
 // How a block is written.
@@ -62,9 +63,11 @@ inline uint32_t RunsBytes(uint32_t num_survivors, uint32_t gap_nibbles) {
 }
 
 // The fewest bytes, directory entry included; of equals the first in this order: tiny, bitmap, sparse, runs.
-// count_gap_nibbles() is asked only when it matters.
-template <typename CountGapNibbles>
-Plan ChoosePlan(const BlockSums& block, Layout layout, CountGapNibbles&& count_gap_nibbles) {
+// count_gap_nibbles() and count_exception_highs(shift), the sum of gap >> shift over the exceptions, whose gaps are
+// counted in survivors, are asked only when they matter.
+template <typename CountGapNibbles, typename CountExceptionHighs>
+Plan ChoosePlan(const BlockSums& block, Layout layout, CountGapNibbles&& count_gap_nibbles,
+                CountExceptionHighs&& count_exception_highs) {
   using enum Plan::Form;
   using format::Codes;
   using format::Positions;
@@ -87,13 +90,21 @@ Plan ChoosePlan(const BlockSums& block, Layout layout, CountGapNibbles&& count_g
                .body_bytes = format::BitsToBytes(num_elems + num_survivors + code_bits)};
 
   const uint32_t shift = format::GapShift(num_elems, num_survivors);
+  uint8_t sparse_kind = static_cast<uint8_t>(static_cast<uint8_t>(Positions::kSparse) | static_cast<uint8_t>(codes));
+  if (block.max_code > 0) {
+    const uint32_t exceptions_shift = format::GapShift(num_survivors, block.num_exceptions);
+    uint32_t exceptions_bits = format::BitWidth(num_survivors - 1) + block.num_exceptions * (exceptions_shift + 1) +
+                               block.unary_bits - num_survivors;
+    if (exceptions_bits < code_bits) exceptions_bits += count_exception_highs(exceptions_shift);
+    if (exceptions_bits < code_bits) {
+      code_bits = exceptions_bits;
+      sparse_kind = format::kExceptionsKind;
+    }
+  }
   const uint32_t sparse_bits = num_survivors * (shift + 2) + block.gap_high_sum + code_bits;
   const uint32_t sparse_bytes = format::CountBytes(num_survivors) + format::BitsToBytes(sparse_bits);
   if (sparse_bytes < best.body_bytes) {
-    best = {.form = kBody,
-            .kind = static_cast<uint8_t>(static_cast<uint8_t>(Positions::kSparse) | static_cast<uint8_t>(codes)),
-            .body_bytes = sparse_bytes,
-            .gap_shift = shift};
+    best = {.form = kBody, .kind = sparse_kind, .body_bytes = sparse_bytes, .gap_shift = shift};
   }
   if (RunsBytes(num_survivors, num_survivors) < best.body_bytes) {
     const uint32_t runs_bytes = RunsBytes(num_survivors, count_gap_nibbles());

@@ -126,6 +126,21 @@ def plane_bits(codes):
     return bits
 
 
+def exception_bits(codes):
+    """A list of those with a code above 0, and their planes from the second on; None if there are none."""
+    listed = [i for i, code in enumerate(codes) if code]
+    if not listed:
+        return None
+    gaps = [at - before - 1 for at, before in zip(listed, [-1] + listed)]
+    shift = gap_shift(len(codes), len(gaps))
+    bits = field(len(gaps) - 1, (len(codes) - 1).bit_length())
+    for gap in gaps:
+        bits += field(gap % 2 ** shift, shift)
+    for gap in gaps:
+        bits += unary(gap >> shift)
+    return bits + plane_bits(codes)[len(codes):]
+
+
 def nibble_bits(codes):
     return [bit for code in codes for bit in field(code, 4)]
 
@@ -164,6 +179,9 @@ def block_forms(n, survivors):
     for name, (kind, bits) in code_forms.items():
         forms["bitmap-" + name] = block(4 + kind, pack(present + signs + bits))
         forms["sparse-" + name] = block(kind, count_bytes(k) + pack(sparse_bits(n, gaps, signs) + bits))
+    if any(codes):
+        bits = sparse_bits(n, gaps, signs) + exception_bits(codes)
+        forms["sparse-exceptions"] = block(7, count_bytes(k) + pack(bits))
     runs = list(signs)
     for gap, code in zip(gaps, codes):
         runs += gap_nibbles(gap) + field(code, 4)
@@ -175,10 +193,12 @@ def choose(n, forms, layout, codes):
     if layout == "runs" and len(forms["runs"][1]) <= (6 * n + 7) // 8:
         return "runs"
     if not any(codes):
-        best_codes = "zero"
+        best_codes = sparse_codes = "zero"
     else:
         best_codes = "unary" if len(plane_bits(codes)) <= 4 * len(codes) else "nibble"
-    order = [name for name in ("tiny", "bitmap-" + best_codes, "sparse-" + best_codes, "runs") if name in forms]
+        listed = len(exception_bits(codes)) < min(len(plane_bits(codes)), 4 * len(codes))
+        sparse_codes = "exceptions" if listed else best_codes
+    order = [name for name in ("tiny", "bitmap-" + best_codes, "sparse-" + sparse_codes, "runs") if name in forms]
     return min(order, key=lambda name: sum(map(len, forms[name])) if forms[name][0] else 1 << 20)
 
 
@@ -253,6 +273,24 @@ def read_count(reader, n):
     return value + 1
 
 
+def read_exceptions(reader, survivors):
+    """The survivors that are listed; adds 1 to the code of each."""
+    k = len(survivors)
+    count = reader.field((k - 1).bit_length()) + 1
+    if count > k:
+        raise Bad("kBadCount")
+    shift = gap_shift(k, count)
+    lows = [reader.field(shift) for _ in range(count)]
+    at, listed = -1, []
+    for low in lows:
+        at += 1 + low + (reader.unary() << shift)
+        if at >= k:
+            raise Bad("kBadCount")
+        survivors[at][2] += 1
+        listed.append(survivors[at])
+    return listed
+
+
 def read_block(reader, n, kind, base):
     if kind == 3:
         k = read_count(reader, n)
@@ -272,18 +310,21 @@ def read_block(reader, n, kind, base):
                 raise Bad("kBadCount")
             survivors.append([position, sign, base + code])
     else:
-        if kind >= 4:
+        if kind in (4, 5, 6):
             positions = [i for i, bit in enumerate(reader.take(n)) if bit]
             survivors = [[position, sign, base] for position, sign in zip(positions, reader.take(len(positions)))]
         else:
             survivors = read_sparse(reader, n, read_count(reader, n), base)
-        if kind & 3 == 1:
+        if kind == 7:
+            members = read_exceptions(reader, survivors)
+        elif kind & 3 == 1:
             members = survivors
-            for _ in range(15):
+        if kind == 7 or kind & 3 == 1:
+            for _ in range(14 if kind == 7 else 15):
                 members = [member for member, reaches in zip(members, reader.take(len(members))) if reaches]
                 for member in members:
                     member[2] += 1
-        elif kind & 3 == 2:
+        if kind in (2, 6):
             for survivor in survivors:
                 survivor[2] += reader.field(4)
     reader.end()
@@ -316,8 +357,6 @@ def decode(data, num_elems):
             shift = gap_shift(n, k)
             entries.append((block, "tiny", k, (k * (shift + 2) + ((n - k) >> shift) + 7) // 8))
         else:
-            if first >> 4 & 7 == 7:
-                raise Bad("kBadLayout")
             if at >= len(data):
                 raise Bad("kTruncated")
             entries.append((block, first >> 4 & 7, 0, (first & 15) << 8 | data[at]))
@@ -405,6 +444,11 @@ def good_recipes():
         ("sparse, unary", recipe(4096, random=[2, 30, -7, 3]), {}, "sparse-unary"),
         ("sparse, unary, count in two bytes", recipe(4096, random=[3, 200, -7, 3]), {}, "sparse-unary"),
         ("sparse, nibble", recipe(4096, random=[4, 50, -7, 15]), {}, "sparse-nibble"),
+        ("sparse, exceptions", recipe(4096, random=[18, 100, 0, 1], set=[[5, float_bits(2.0)], [900, float_bits(-2.5)],
+                                                                        [901, float_bits(16.0)], [4095, float_bits(-2.0)]]),
+         {"exponent": 0, "rounding": "truncate"}, "sparse-exceptions"),
+        ("sparse, one exception, the last", recipe(4096, random=[19, 10, 0, 1], set=[[4095, float_bits(65536.0)]]),
+         {"exponent": 0, "rounding": "truncate"}, "sparse-exceptions"),
         ("bitmap, zero", recipe(4096, random=[5, 600, 0, 1]), {"exponent": 0, "rounding": "truncate"}, "bitmap-zero"),
         ("bitmap, unary", recipe(4096, random=[6, 600, -7, 2]), {}, "bitmap-unary"),
         ("bitmap, nibble", recipe(4096, random=[7, 900, -7, 15]), {}, "bitmap-nibble"),
@@ -483,6 +527,8 @@ def bad_vectors():
     assert names == ["sparse-unary"]
     tiny, _ = encode(make_input({"n": 4096, "background": "00000000", "set": [[5, one], [4000, one]]}), exponent=0)
     head = bytes([0xF1, 0])
+    three = sparse_bits(64, [3, 10, 20], [0, 1, 0])
+    hundred = sparse_bits(100, [0] * 100, [0] * 100)
 
     def block(kind, body, size=None):
         size = len(body) if size is None else size
@@ -504,7 +550,13 @@ def bad_vectors():
         ("base 113", b"\xf1\x71\x00", 1, "kBadVersion"),
         ("base -127", b"\xf1\x81\x00", 1, "kBadVersion"),
         ("base -128", b"\xf1\x80\x00", 1, "kBadVersion"),
-        ("kind 7", head + b"\xf0\x00", 1, "kBadLayout"),
+        ("exceptions, nothing", head + b"\xf0\x00", 1, "kBadCount"),
+        ("exceptions, more than survivors", block(7, count_bytes(3) + pack(three + field(3, 2))), 64, "kBadCount"),
+        ("exceptions, one behind the last survivor",
+         block(7, count_bytes(3) + pack(three + field(0, 2) + field(1, 1) + unary(1) + [0])), 64, "kBadCount"),
+        ("exceptions, low bits cut off", block(7, count_bytes(3) + pack(three + field(0, 2))[:-1]), 64, "kBadCount"),
+        ("exceptions, planes cut off", block(7, count_bytes(100) + pack(hundred + field(99, 7) + unary(0) * 100)), 100,
+         "kBadCount"),
         ("more empty blocks than blocks", head + b"\x01", 4096, "kBadCount"),
         ("64 empty blocks of 63", head + b"\x3f", 63 * BLOCK, "kBadCount"),
         ("tiny with more survivors than elements", head + b"\x43\x00\x00", 3, "kBadCount"),
