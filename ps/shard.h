@@ -97,6 +97,7 @@ class Shard {
   struct Contribution {
     uint64_t clock = 0;  // pushes accepted from this worker: its step
     bool stored = false;
+    bool raw = false;             // --codec auto: fp32
     bool flagged = false;         // the worker sent a flag in place of a gradient
     uint32_t flagged_in_row = 0;  // ssp, async: the last so many contributions were not finite
     std::span<const std::byte> payload;

@@ -44,6 +44,8 @@ class Worker final : public ParameterStore {
   Result<void> WaitParams(uint32_t layer) override;
   void Fail(const Error& error) override;
   StoreStats Stats() const override;
+  // By tensor: what --codec auto decided, or was told to repeat. Between steps, as Stats.
+  std::vector<CodecDecision> CodecDecisions() const;
 
   void Stop();  // ends the communication thread; idempotent
 
@@ -53,6 +55,8 @@ class Worker final : public ParameterStore {
     bool awaiting = false;       // a reply is due
     bool initializing = true;
     bool encoded = false;        // the staging slot holds this step's bytes
+    bool raw = false;            // --codec auto: this step's gradient is sent as fp32
+    bool settled = false;        // --codec auto: the residual went out with a raw gradient and is zero
     bool flagged = false;        // encoded: the gradient is not finite, and a flag goes in its place
     uint32_t encoded_bytes = 0;
   };
@@ -62,6 +66,8 @@ class Worker final : public ParameterStore {
     uint32_t segments_encoded = 0;  // of this step
     uint64_t survivors = 0;
     bool flagged = false;           // a segment of this step is not finite
+    CodecMeter meter;               // --codec auto
+    CodecDecision decision;         // --codec auto
   };
   static constexpr uint32_t kFailedMark = UINT32_MAX;
 
@@ -80,6 +86,10 @@ class Worker final : public ParameterStore {
   void TakeBack(uint32_t segment);
   Result<Outgoing> Prepare(uint32_t segment);
   void Encode(uint32_t segment);
+  void TakeRaw(uint32_t segment);
+  bool IsMeasured(uint64_t step) const;
+  void Measure(uint32_t segment, int64_t encode_ns);
+  void Decide(uint32_t tensor, uint64_t step);
   void CountDown(uint32_t layer);
 
   const Job& job_;
@@ -108,6 +118,8 @@ class Worker final : public ParameterStore {
 
   // Communication thread.
   fec::Codec fec_;
+  const CodecAuto codec_auto_;
+  std::vector<float> probe_;  // one segment, to measure what the server does; empty where nothing is measured
   std::vector<SegmentState> segments_;
   std::vector<TensorState> tensors_;
   std::vector<uint32_t> remaining_;        // events until the layer's round is complete: reply and sent, each segment

@@ -158,7 +158,15 @@ Result<void> SetValues(const Given& given, Options* options) {
     }
   }
   if (options->data_dir.empty()) options->data_dir = "build/data/" + options->data;
-  if (!given.contains("reply")) options->reply = options->codec == Codec::kFec ? ReplyCodec::kFec : ReplyCodec::kRaw;
+  if (!given.contains("reply")) {
+    const bool fec = options->codec == Codec::kFec || options->codec == Codec::kAuto;
+    options->reply = fec ? ReplyCodec::kFec : ReplyCodec::kRaw;
+  }
+  if (options->codec != Codec::kAuto) {
+    for (const char* name : {"link-mbps", "codec-decide-steps", "codec-plan", "codec-plan-out"}) {
+      if (given.contains(name)) return Wrong("--" + std::string(name) + " goes with --codec auto.");
+    }
+  }
   return {};
 }
 
@@ -184,6 +192,12 @@ Result<void> CheckTogether(const Options& options) {
     if (options.fabric == "loopback") {
       return Wrong("--fabric loopback joins the threads of one process: it goes with --local, not with --role.");
     }
+  }
+  if (options.members.num_servers == 0 && !(options.codec_plan.empty() && options.codec_plan_out.empty())) {
+    return Wrong("--codec-plan and --codec-plan-out need a server: without one, nothing is sent.");
+  }
+  if (!options.codec_plan.empty() && !options.codec_plan_out.empty()) {
+    return Wrong("--codec-plan repeats the decisions of a file, and --codec-plan-out writes new ones: give one of the two.");
   }
   if (options.window_bytes < options.segment_bytes) {
     return Wrong("--window-bytes " + std::to_string(options.window_bytes) +

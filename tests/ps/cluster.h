@@ -82,6 +82,7 @@ struct ClusterResult {
   std::vector<std::vector<float>> params;  // by worker
   std::vector<StoreStats> stats;           // by worker
   std::vector<ServerStats> server_stats;   // by server
+  std::vector<std::vector<CodecDecision>> decisions;  // by worker
   std::vector<Error> errors;
 };
 
@@ -89,6 +90,7 @@ struct ClusterExtras {
   GradHook hook;
   // The server that prepare will have killed, if any; being dead, it tells nobody what it saw.
   std::optional<uint32_t> victim;
+  CodecAuto codec_auto = {};
 };
 
 // prepare: called with the hub before anything is connected, to inject faults.
@@ -110,7 +112,7 @@ ClusterResult RunCluster(const Job& job, Membership members, int num_steps, Prep
     servers.push_back(std::move(*server));
   }
   for (uint32_t w = 0; w < members.num_workers; ++w) {
-    auto worker = Worker::Open({&job, &*layout, members, w, nullptr}, hub->Open(members.num_servers + w));
+    auto worker = Worker::Open({&job, &*layout, members, w, nullptr, {}, extras.codec_auto}, hub->Open(members.num_servers + w));
     EXPECT_TRUE(worker);
     addresses.push_back(*(*worker)->fabric().LocalAddress());
     workers.push_back(std::move(*worker));
@@ -149,6 +151,7 @@ ClusterResult RunCluster(const Job& job, Membership members, int num_steps, Prep
   for (auto& worker : workers) {
     result.params.push_back(AllParams(*worker, job));
     result.stats.push_back(worker->Stats());
+    result.decisions.push_back(worker->CodecDecisions());
   }
   return result;
 }
