@@ -56,4 +56,19 @@ void DensitySteering::Observe(size_t survivors, size_t num_elems) {
   log_threshold_ = std::clamp<double>(log_threshold_, kMinBase, kMaxBase - 1);
 }
 
+bool DensitySteering::Restore(const State& state) {
+  constexpr double kRounding = 1.001;  // of the average
+  // Written so that a NaN fails.
+  if (!(state.log_threshold >= kMinBase && state.log_threshold <= kMaxBase - 1)) return false;
+  if (!(std::abs(state.drift) <= kMaxDrift)) return false;
+  if (state.steps < 0 || state.steps > kSeekSteps) return false;
+  const bool fresh = state.steps == 0 && state.smoothed == -1;
+  if (!fresh && !(state.steps > 0 && state.smoothed >= 0 && state.smoothed <= kRounding / target_)) return false;
+  log_threshold_ = state.log_threshold;
+  drift_ = state.drift;
+  smoothed_ = state.smoothed;
+  steps_ = state.steps;
+  return true;
+}
+
 }  // namespace gradlane::fec

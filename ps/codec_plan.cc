@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "ps/json_reader.h"
+#include "ps/state_file.h"
 
 namespace gradlane {
 namespace {
@@ -92,6 +93,36 @@ CodecCost CodecMeter::Cost() const {
   CodecCost cost = best_;
   if (any_) cost.ratio = double(total_.elems) * sizeof(float) / double(std::max<uint64_t>(total_.coded_bytes, 1));
   return cost;
+}
+
+void CodecCost::SaveTo(StateWriter& out) const {
+  out.F64(encode_ns_per_elem);
+  out.F64(decode_ns_per_elem);
+  out.F64(add_ns_per_elem);
+  out.F64(ratio);
+}
+
+void CodecCost::LoadFrom(StateReader& in) {
+  for (double* time : {&encode_ns_per_elem, &decode_ns_per_elem, &add_ns_per_elem}) *time = in.F64("time", 0, kMaxNsPerElem);
+  ratio = in.F64("ratio", 0, kMaxRatio);
+}
+
+void CodecMeter::SaveTo(StateWriter& out) const {
+  best_.SaveTo(out);
+  out.U64(total_.elems);
+  out.U64(total_.coded_bytes);
+  out.U8(any_ ? 1 : 0);
+}
+
+void CodecMeter::LoadFrom(StateReader& in) {
+  step_ = {};
+  best_.LoadFrom(in);
+  total_ = {};
+  total_.elems = in.U64();
+  total_.coded_bytes = in.U64();
+  const uint8_t any = in.U8();
+  any_ = any == 1;
+  if (any > 1 || any_ != (total_.elems > 0)) in.Complain("has measurements that cannot be");
 }
 
 std::vector<CodecDecision> CodecPlan::OfWorker(uint32_t worker) const {

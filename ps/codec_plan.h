@@ -14,6 +14,9 @@
 
 namespace gradlane {
 
+class StateReader;
+class StateWriter;
+
 inline constexpr uint32_t kDefaultLinkMbps = 10'000;
 inline constexpr uint32_t kMaxLinkMbps = 10'000'000;
 inline constexpr uint32_t kMaxDecideSteps = 1'000'000;
@@ -35,6 +38,9 @@ struct CodecCost {
   bool RawIsFaster(uint64_t num_elems, uint32_t link_mbps) const {
     return measured() && RawNs(num_elems, link_mbps) < CodedNs(num_elems, link_mbps);
   }
+
+  void SaveTo(StateWriter& out) const;
+  void LoadFrom(StateReader& in);  // what is wrong, the reader keeps
 };
 
 // Collects one tensor's times, segment by segment, and keeps the best step of each: what else ran on the machine can
@@ -52,6 +58,9 @@ class CodecMeter {
   // The tensor's step is complete. complete: false drops it (a segment was not finite).
   void EndStep(bool complete);
   CodecCost Cost() const;  // not measured(), if no step was complete
+
+  void SaveTo(StateWriter& out) const;  // between steps
+  void LoadFrom(StateReader& in);       // what is wrong, the reader keeps
 
  private:
   Sample step_;

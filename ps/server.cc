@@ -83,10 +83,26 @@ Result<void> Server::MakeMemory() {
 }
 
 void Server::Start(std::function<void(const Error&)> on_error) {
-  loop_.Start([this] { return Turn(); }, std::move(on_error));
+  {
+    const std::lock_guard lock(save_mutex_);
+    running_ = true;
+  }
+  loop_.Start([this] { return Turn(); },
+              [this, on_error = std::move(on_error)](const Error& error) {
+                {
+                  const std::lock_guard lock(save_mutex_);
+                  failure_ = error;
+                }
+                save_answered_.notify_all();
+                on_error(error);
+              });
 }
 
-void Server::Stop() { loop_.Stop(); }
+void Server::Stop() {
+  loop_.Stop();
+  const std::lock_guard lock(save_mutex_);
+  running_ = false;
+}
 
 ServerStats Server::Stats() const {
   return {shard_->updates(), shard_->reply_survivors(), shard_->reply_elems(), queue_->scheduler().preemptions(),
@@ -98,6 +114,7 @@ Result<bool> Server::Turn() {
   const size_t num_events = fabric_->Poll(events);
   for (size_t i = 0; i < num_events; ++i) TRY(OnEvent(events[i]));
   ASSIGN_OR_RETURN(const bool posted, queue_->PostOne([this](uint32_t item) { return Prepare(item); }));
+  if (save_wanted_.load(std::memory_order_acquire)) AnswerSave();  // pairs with the release in SaveState
   return posted || num_events > 0;
 }
 

@@ -57,6 +57,7 @@ void Shard::ReleaseContribution(Contribution& contribution, std::vector<uint64_t
 Result<Shard::Outcome> Shard::Initialize(const Push& push, std::vector<uint64_t>& released) {
   State& state = states_[local_[push.message.segment]];
   released.push_back(push.token);
+  if (resumed_) return tl::unexpected(Complaint(push, "initial parameters, though this job was resumed,"));
   if (state.initialized) return Outcome::kDuplicate;
   if (push.worker != 0) return tl::unexpected(Complaint(push, "initial parameters, which only worker 0 does,"));
   const std::span<float> params = Of(memory_.params, push.message.segment);

@@ -88,6 +88,7 @@ std::span<float> Worker::OfSegment(std::span<float> all, uint32_t segment) {
 }
 
 Result<void> Worker::Begin() {
+  CHECK(!loaded_ && !std::exchange(begun_, true));
   // Worker 0 pushes every segment; everybody gets every segment back.
   for (uint32_t k = 0; k < layout_.num_layers(); ++k) {
     const auto [begin, end] = layout_.SegmentsOfLayer(k);
@@ -388,6 +389,7 @@ void Worker::Encode(uint32_t index) {
     if (job_.sync.kind != SyncKind::kBsp) ++stats_.nonfinite_segments;
   }
   state.encoded = true;
+  state.settled = false;
   const int64_t end_ns = NowNs();
   if (finite && IsMeasured(state.clock)) Measure(index, end_ns - begin_ns);
   tensor.survivors += survivors;
@@ -463,8 +465,8 @@ void Worker::Measure(uint32_t index, int64_t encode_ns) {
 // When a layer's gradients are handed over for the first step after the measured ones, all of its pushes of these have
 // been answered: so the step at which a decision takes effect does not depend on timing.
 void Worker::Decide(uint32_t tensor, uint64_t step) {
-  if (probe_.empty() || step != uint64_t{codec_auto_.decide_steps} + 1) return;
   CodecDecision& decision = tensors_[tensor].decision;
+  if (probe_.empty() || decision.raw_from_step != 0 || step != uint64_t{codec_auto_.decide_steps} + 1) return;
   decision.cost = tensors_[tensor].meter.Cost();
   if (decision.cost.RawIsFaster(job_.tensors[tensor].num_elems, codec_auto_.link_mbps)) decision.raw_from_step = step;
 }

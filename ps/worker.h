@@ -1,7 +1,7 @@
 // Worker is one rank's ParameterStore over parameter servers: it encodes and pushes gradients by priority, and takes
 // parameters back, on a communication thread of its own.
 //
-// Life: Open -> [LocalAddress, exchange] -> Connect -> Begin -> steps -> Stop. Owned by the trainer's main function. It
+// Life: Open -> [LocalAddress, exchange] -> Connect -> Begin -> steps -> Stop; or LoadState and Resume in place of Begin. Owned by the trainer's main function. It
 // owns its Fabric; the Job, Layout and Trace track are borrowed and outlive it.
 //
 // Who owns a layer's buffers: the training thread from WaitParams to GradReady, the communication thread in between.
@@ -49,6 +49,16 @@ class Worker final : public ParameterStore {
 
   void Stop();  // ends the communication thread; idempotent
 
+  // What training has made of this rank (ps/STATE.md), of all segments or of none. Training thread, between two steps:
+  // WaitParams of every layer has returned since the last GradReady, and Begin or Resume has; also after Stop.
+  // kInvalidArgument: a step is under way; kMalformed: parameters are not finite.
+  Result<std::vector<std::byte>> SaveState() const;
+  // Before Begin. On an error (kMalformed, kMismatch: another job, rank or number of ranks) nothing has changed.
+  Result<void> LoadState(std::span<const std::byte> bytes);
+  // After LoadState, in place of Begin: no initial parameters are sent, and none are waited for. Every rank of the job has
+  // to resume, from states that were saved between the same two steps.
+  Result<void> Resume();
+
  private:
   struct SegmentState {
     uint64_t clock = 0;          // pushes so far: the step
@@ -86,6 +96,8 @@ class Worker final : public ParameterStore {
   void TakeBack(uint32_t segment);
   Result<Outgoing> Prepare(uint32_t segment);
   void Encode(uint32_t segment);
+  bool KeepsResidual() const;
+  bool KeepsSteering() const;
   void TakeRaw(uint32_t segment);
   bool IsMeasured(uint64_t step) const;
   void Measure(uint32_t segment, int64_t encode_ns);
@@ -109,6 +121,8 @@ class Worker final : public ParameterStore {
   // Training thread.
   std::vector<uint32_t> target_;  // rounds handed over, by layer
   int64_t exposed_ns_ = 0;
+  bool loaded_ = false;
+  bool begun_ = false;
 
   // Shared.
   SpscRing<uint32_t> hand_over_;                   // layers, from the training thread
