@@ -26,12 +26,9 @@ tl::unexpected<Error> BadPlan(const std::string& complaint) {
 }
 
 nlohmann::ordered_json ToJsonValue(const CodecDecision& d) {
-  return {{"send", d.raw_from_step == 0 ? "fec" : "raw"},
-          {"from_step", d.raw_from_step == 0 ? 1 : d.raw_from_step},
-          {"encode_ns_per_elem", d.cost.encode_ns_per_elem},
-          {"decode_ns_per_elem", d.cost.decode_ns_per_elem},
-          {"add_ns_per_elem", d.cost.add_ns_per_elem},
-          {"ratio", d.cost.ratio}};
+  return {{"send", d.raw_from_step == 0 ? "fec" : "raw"},    {"from_step", d.raw_from_step == 0 ? 1 : d.raw_from_step},
+          {"encode_ns_per_elem", d.cost.encode_ns_per_elem}, {"decode_ns_per_elem", d.cost.decode_ns_per_elem},
+          {"add_ns_per_elem", d.cost.add_ns_per_elem},       {"ratio", d.cost.ratio}};
 }
 
 // Returns the complaint, or nothing.
@@ -103,7 +100,8 @@ void CodecCost::SaveTo(StateWriter& out) const {
 }
 
 void CodecCost::LoadFrom(StateReader& in) {
-  for (double* time : {&encode_ns_per_elem, &decode_ns_per_elem, &add_ns_per_elem}) *time = in.F64("time", 0, kMaxNsPerElem);
+  for (double* time : {&encode_ns_per_elem, &decode_ns_per_elem, &add_ns_per_elem})
+    *time = in.F64("time", 0, kMaxNsPerElem);
   ratio = in.F64("ratio", 0, kMaxRatio);
 }
 
@@ -132,12 +130,9 @@ std::vector<CodecDecision> CodecPlan::OfWorker(uint32_t worker) const {
 }
 
 std::string CodecPlan::ToJson() const {
-  nlohmann::ordered_json json = {{"format", kFormat},
-                                 {"version", kVersion},
-                                 {"link_mbps", link_mbps},
-                                 {"decide_steps", decide_steps},
-                                 {"num_workers", num_workers},
-                                 {"tensors", nlohmann::ordered_json::array()}};
+  nlohmann::ordered_json json = {{"format", kFormat},          {"version", kVersion},
+                                 {"link_mbps", link_mbps},     {"decide_steps", decide_steps},
+                                 {"num_workers", num_workers}, {"tensors", nlohmann::ordered_json::array()}};
   for (const Tensor& tensor : tensors) {
     nlohmann::ordered_json workers = nlohmann::ordered_json::array();
     for (const CodecDecision& decision : tensor.of_worker) workers.push_back(ToJsonValue(decision));
@@ -160,10 +155,12 @@ Result<CodecPlan> CodecPlan::Parse(const std::string& text, std::span<const JobT
   uint32_t version = 0;
   JsonReader reader(json, "object");
   reader.String("format", &format);
-  if (reader.error().empty() && format != kFormat) return BadPlan("is something else: its format is " + QuotedForMessage(format));
+  if (reader.error().empty() && format != kFormat)
+    return BadPlan("is something else: its format is " + QuotedForMessage(format));
   reader.Int<uint32_t>("version", &version, 0, UINT32_MAX);
   if (reader.error().empty() && version != kVersion) {
-    return BadPlan("is of version " + std::to_string(version) + ", and this program reads version " + std::to_string(kVersion));
+    return BadPlan("is of version " + std::to_string(version) + ", and this program reads version " +
+                   std::to_string(kVersion));
   }
   reader.Int<uint32_t>("link_mbps", &plan.link_mbps, 1, kMaxLinkMbps)
       .Int<uint32_t>("decide_steps", &plan.decide_steps, 1, kMaxDecideSteps)
@@ -211,7 +208,8 @@ Result<CodecPlan> CodecPlan::Parse(const std::string& text, std::span<const JobT
 std::string ToText(std::span<const CodecDecision> decisions) {
   Json json = Json::array();
   for (const CodecDecision& d : decisions) {
-    json.push_back({d.raw_from_step, d.cost.encode_ns_per_elem, d.cost.decode_ns_per_elem, d.cost.add_ns_per_elem, d.cost.ratio});
+    json.push_back(
+        {d.raw_from_step, d.cost.encode_ns_per_elem, d.cost.decode_ns_per_elem, d.cost.add_ns_per_elem, d.cost.ratio});
   }
   return json.dump();
 }
@@ -223,11 +221,13 @@ Result<std::vector<CodecDecision>> DecisionsFromText(const std::string& text, si
   if (!json.is_array() || json.size() != num_tensors) return bad();
   std::vector<CodecDecision> decisions;
   for (const Json& row : json) {
-    if (!row.is_array() || row.size() != 5 || !row[0].is_number_unsigned() || row[0].get<uint64_t>() > kMaxStep) return bad();
+    if (!row.is_array() || row.size() != 5 || !row[0].is_number_unsigned() || row[0].get<uint64_t>() > kMaxStep)
+      return bad();
     CodecDecision d;
     d.raw_from_step = row[0].get<uint64_t>();
     size_t i = 1;
-    for (double* value : {&d.cost.encode_ns_per_elem, &d.cost.decode_ns_per_elem, &d.cost.add_ns_per_elem, &d.cost.ratio}) {
+    for (double* value :
+         {&d.cost.encode_ns_per_elem, &d.cost.decode_ns_per_elem, &d.cost.add_ns_per_elem, &d.cost.ratio}) {
       const Json& number = row[i++];
       if (!number.is_number() || !std::isfinite(number.get<double>())) return bad();
       *value = std::clamp(number.get<double>(), 0.0, value == &d.cost.ratio ? kMaxRatio : kMaxNsPerElem);

@@ -1,5 +1,5 @@
-// Reading JSON that others wrote: typed access to the members of an object, keeping the first complaint, so that hostile
-// text is refused with a sentence that names the field. Nothing in it throws. Value types; any thread.
+// Reading JSON that others wrote: typed access to the members of an object, keeping the first complaint, so that
+// hostile text is refused with a sentence that names the field. Nothing in it throws. Value types; any thread.
 #pragma once
 
 #include <algorithm>

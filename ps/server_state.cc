@@ -45,7 +45,8 @@ Result<std::vector<std::byte>> Server::SaveState(int timeout_ms) {
   saved_.reset();
   save_wanted_.store(true, std::memory_order_release);  // pairs with the acquire in Turn
   fabric_->Wake();
-  const bool answered = save_answered_.wait_for(lock, std::chrono::milliseconds(timeout_ms), [this] { return saved_ || failure_; });
+  const bool answered =
+      save_answered_.wait_for(lock, std::chrono::milliseconds(timeout_ms), [this] { return saved_ || failure_; });
   save_wanted_.store(false, std::memory_order_relaxed);
   if (saved_) return *std::exchange(saved_, std::nullopt);
   if (answered) return tl::unexpected(*failure_);

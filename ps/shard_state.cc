@@ -66,7 +66,8 @@ Result<void> Shard::LoadFrom(StateReader& in) {
   std::vector<uint64_t> replied(contributions.size(), 0);
   const auto flagged_in_row = [&](uint64_t steps) {
     const uint32_t count = in.U32();
-    if (count >= job_.nonfinite_limit || count > steps) in.Complain("has more steps in a row that are not finite than can be");
+    if (count >= job_.nonfinite_limit || count > steps)
+      in.Complain("has more steps in a row that are not finite than can be");
     return count;
   };
   for (size_t i = 0; i < own.size(); ++i) {

@@ -11,7 +11,8 @@
 namespace gradlane {
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "the state's numbers are little-endian, and written as they lie");
+static_assert(std::endian::native == std::endian::little,
+              "the state's numbers are little-endian, and written as they lie");
 static_assert(kStateHashBytes == crypto_generichash_BYTES);
 
 constexpr char kMagic[8] = {'G', 'L', 'S', 'T', 'A', 'T', 'E', '\n'};
@@ -88,13 +89,16 @@ Result<StateReader> StateReader::Open(std::span<const std::byte> bytes, const St
   if (bytes.size() < kStateHeadBytes + kStateHashBytes) {
     return malformed("is truncated: " + std::to_string(bytes.size()) + " bytes are less than its head and its hash");
   }
-  if (std::memcmp(bytes.data(), kMagic, sizeof kMagic) != 0) return malformed("is something else: it does not begin as one");
+  if (std::memcmp(bytes.data(), kMagic, sizeof kMagic) != 0)
+    return malformed("is something else: it does not begin as one");
   if (const auto version = At<uint32_t>(bytes, 8); version != kStateVersion) {
-    return malformed("is of version " + std::to_string(version) + ", and this program reads version " + std::to_string(kStateVersion));
+    return malformed("is of version " + std::to_string(version) + ", and this program reads version " +
+                     std::to_string(kStateVersion));
   }
   const size_t body_bytes = bytes.size() - kStateHeadBytes - kStateHashBytes;
   if (const auto stated = At<uint64_t>(bytes, kBodyBytesAt); stated != body_bytes) {
-    return malformed("is truncated or has grown: it has " + std::to_string(body_bytes) + " bytes where it says " + std::to_string(stated));
+    return malformed("is truncated or has grown: it has " + std::to_string(body_bytes) + " bytes where it says " +
+                     std::to_string(stated));
   }
   const Hash hash = HashOf(bytes.first(bytes.size() - kStateHashBytes));
   if (std::memcmp(hash.data(), bytes.data() + bytes.size() - kStateHashBytes, hash.size()) != 0) {
@@ -148,7 +152,8 @@ double StateReader::F64(const char* what, double low, double high) {
 uint64_t StateReader::Count(const char* what, uint64_t high) {
   const uint64_t value = U64();
   if (value <= high) return value;
-  Complain(std::string("has ") + std::to_string(value) + " " + what + " where at most " + std::to_string(high) + " are possible");
+  Complain(std::string("has ") + std::to_string(value) + " " + what + " where at most " + std::to_string(high) +
+           " are possible");
   return 0;
 }
 

@@ -1,5 +1,5 @@
-// The bytes in which a Worker or a Server keeps what training has made of it, so that another process can go on: the frame
-// and the primitives. What stands in between is in worker_state.cc and shard_state.cc, and in ps/STATE.md.
+// The bytes in which a Worker or a Server keeps what training has made of it, so that another process can go on: the
+// frame and the primitives. What stands in between is in worker_state.cc and shard_state.cc, and in ps/STATE.md.
 //
 // A state is hostile input: it is read as a whole and checked before anything is changed. Pure; any thread.
 #pragma once

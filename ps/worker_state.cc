@@ -10,7 +10,9 @@
 namespace gradlane {
 
 bool Worker::KeepsResidual() const { return !residual_.empty() && job_.error_feedback; }
-bool Worker::KeepsSteering() const { return job_.fec_auto && (job_.codec == Codec::kFec || job_.codec == Codec::kAuto); }
+bool Worker::KeepsSteering() const {
+  return job_.fec_auto && (job_.codec == Codec::kFec || job_.codec == Codec::kAuto);
+}
 
 Result<std::vector<std::byte>> Worker::SaveState() const {
   const std::string who = "The state of worker " + std::to_string(rank_) + " cannot be saved: ";
@@ -25,7 +27,8 @@ Result<std::vector<std::byte>> Worker::SaveState() const {
   for (uint32_t t = 0; t < layout_.num_tensors(); ++t) {
     const std::span<const float> params = params_.subspan(layout_.TensorFlatElem(t), job_.tensors[t].num_elems);
     if (!accumulate::AllFinite(params)) {
-      return gradlane::Fail(ErrorCode::kMalformed, who + "the parameters of " + job_.tensors[t].name + " are not finite.");
+      return gradlane::Fail(ErrorCode::kMalformed,
+                            who + "the parameters of " + job_.tensors[t].name + " are not finite.");
     }
     out.Floats(params);
   }

@@ -25,7 +25,8 @@ Result<std::string> ReadFile(const std::string& path) {
   }
   if (!S_ISREG(status.st_mode)) return Fail(ErrorCode::kInvalidArgument, what + " is no regular file.");
   if (size_t(status.st_size) > kMaxFileBytes) {
-    return Fail(ErrorCode::kInvalidArgument, what + " has more than " + std::to_string(kMaxFileBytes) + " bytes: no codec plan does.");
+    return Fail(ErrorCode::kInvalidArgument,
+                what + " has more than " + std::to_string(kMaxFileBytes) + " bytes: no codec plan does.");
   }
   std::string text(size_t(status.st_size), '\0');
   size_t got = 0;
@@ -41,7 +42,8 @@ Result<std::string> ReadFile(const std::string& path) {
 }
 
 tl::unexpected<Error> Exists(const std::string& option, const std::string& path) {
-  return Fail(ErrorCode::kInvalidArgument, option + ": " + path + " exists already, and is not written over: name another file.");
+  return Fail(ErrorCode::kInvalidArgument,
+              option + ": " + path + " exists already, and is not written over: name another file.");
 }
 
 }  // namespace

@@ -184,8 +184,9 @@ TEST(CodecAuto, GivenAPlanThatSendsNothingRawItIsCodecFec) {
   EXPECT_EQ(run.stats[0].push_auto_raw_bytes, 0u);
 }
 
-// Plain SGD with gradients that do not depend on the parameters, raw from step 4 at worker 1 and from step 6 at worker 0 /
-// expect the parameters to have moved by all gradients: what coding had left behind was sent with the first raw ones.
+// Plain SGD with gradients that do not depend on the parameters, raw from step 4 at worker 1 and from step 6 at worker
+// 0 / expect the parameters to have moved by all gradients: what coding had left behind was sent with the first raw
+// ones.
 TEST(CodecAuto, GivenErrorFeedbackATensorThatTurnsRawLosesNothing) {
   Job job = AutoJob();
   job.tensors = {{"w", 9000, 0, false}};
@@ -204,7 +205,8 @@ TEST(CodecAuto, GivenErrorFeedbackATensorThatTurnsRawLosesNothing) {
   ASSERT_TRUE(run.errors.empty()) << run.errors[0].message;
   for (size_t i = 0; i < 9000; ++i) {
     double expected = std::sin(float(i) * 0.1f);
-    for (int step = 0; step < 8; ++step) expected -= 0.25 * (double(gradient(0, step, i)) + double(gradient(1, step, i)));
+    for (int step = 0; step < 8; ++step)
+      expected -= 0.25 * (double(gradient(0, step, i)) + double(gradient(1, step, i)));
     ASSERT_NEAR(run.params[0][i], expected, 1e-5) << i;
   }
 }

@@ -1,12 +1,13 @@
 // What training has made of workers and servers, saved and resumed: see ps/STATE.md.
-#include "ps/state_file.h"
-
 #include <gmock/gmock.h>
 #include <sodium.h>
 
 #include <cstring>
+#include <fstream>
+#include <nlohmann/json.hpp>
 
 #include "cluster.h"
+#include "ps/state_file.h"
 
 namespace gradlane {
 namespace {
@@ -22,8 +23,8 @@ struct Case {
 
 class Resumed : public testing::TestWithParam<Case> {};
 
-// Fresh objects that go on from the states / expect the bits of a cluster that was never interrupted. Steps are sent modulo
-// 256, so that a cut after more than 256 differs.
+// Fresh objects that go on from the states / expect the bits of a cluster that was never interrupted. Steps are sent
+// modulo 256, so that a cut after more than 256 differs.
 TEST_P(Resumed, GivenACutAnywhereTheParametersAreThoseOfARunWithoutOne) {
   Job job = SmallJob();
   job.tensors = {{"a.weight", 700, 0, true}, {"b.weight", 9000, 1, true}, {"b.bias", 20, 1, false}};
@@ -46,67 +47,69 @@ TEST_P(Resumed, GivenACutAnywhereTheParametersAreThoseOfARunWithoutOne) {
     ClusterState state;
     const ClusterResult before = RunCluster(job, members, cut, {.codec_auto = codec_auto, .save_to = &state});
     ASSERT_TRUE(before.errors.empty()) << before.errors[0].message;
-    const ClusterResult after = RunCluster(job, members, num_steps - cut,
-                                           {.codec_auto = codec_auto, .first_step = cut, .resume_from = &state});
+    const ClusterResult after =
+        RunCluster(job, members, num_steps - cut, {.codec_auto = codec_auto, .first_step = cut, .resume_from = &state});
     ASSERT_TRUE(after.errors.empty()) << after.errors[0].message;
-    for (uint32_t w = 0; w < members.num_workers; ++w) EXPECT_EQ(after.params[w], whole.params[w]) << cut << ", worker " << w;
+    for (uint32_t w = 0; w < members.num_workers; ++w)
+      EXPECT_EQ(after.params[w], whole.params[w]) << cut << ", worker " << w;
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    , Resumed,
-    testing::Values(Case{"raw", [](Job&) {}},
-                    Case{"steered_with_feedback_both_ways",
-                         [](Job& job) {
-                           job.codec = Codec::kFec;
-                           job.reply = ReplyCodec::kFec;
-                           job.fec_auto = true;
-                           job.fec_density = 0.05;
-                         }},
-                    Case{"steered_without_feedback",
-                         [](Job& job) {
-                           job.codec = Codec::kFec;
-                           job.fec_auto = true;
-                           job.error_feedback = false;
-                         }},
-                    Case{"two_bit", [](Job& job) {
-                           job.codec = Codec::kTwoBit;
-                           job.two_bit_threshold = 0.05f;
-                         }},
-                    Case{"adam_stochastic",
-                         [](Job& job) {
-                           job.optimizer = OptimizerKind::kAdam;
-                           job.lr.base = 0.003f;
-                           job.codec = Codec::kFec;
-                           job.reply = ReplyCodec::kFec;
-                           job.fec_rounding = fec::Rounding::kStochastic;
-                         }},
-                    Case{"serial", [](Job& job) {
-                           job.codec = Codec::kFec;
-                           job.schedule = Schedule::kSerial;
-                         }},
-                    Case{"codec_auto",
-                         [](Job& job) {
-                           job.codec = Codec::kAuto;
-                           job.reply = ReplyCodec::kFec;
-                         }},
-                    Case{"more_servers_than_segments", [](Job&) {}, {2, 7}},
-                    // With more workers the result depends on timing.
-                    Case{"ssp",
-                         [](Job& job) {
-                           job.sync = {SyncKind::kSsp, 1};
-                           job.codec = Codec::kFec;
-                           job.reply = ReplyCodec::kFec;
-                           job.fec_auto = true;
-                         },
-                         {1, 2}},
-                    Case{"async",
-                         [](Job& job) {
-                           job.sync = {SyncKind::kAsync, 0};
-                           job.codec = Codec::kFec;
-                         },
-                         {1, 1}}),
-    [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(, Resumed,
+                         testing::Values(Case{"raw", [](Job&) {}},
+                                         Case{"steered_with_feedback_both_ways",
+                                              [](Job& job) {
+                                                job.codec = Codec::kFec;
+                                                job.reply = ReplyCodec::kFec;
+                                                job.fec_auto = true;
+                                                job.fec_density = 0.05;
+                                              }},
+                                         Case{"steered_without_feedback",
+                                              [](Job& job) {
+                                                job.codec = Codec::kFec;
+                                                job.fec_auto = true;
+                                                job.error_feedback = false;
+                                              }},
+                                         Case{"two_bit",
+                                              [](Job& job) {
+                                                job.codec = Codec::kTwoBit;
+                                                job.two_bit_threshold = 0.05f;
+                                              }},
+                                         Case{"adam_stochastic",
+                                              [](Job& job) {
+                                                job.optimizer = OptimizerKind::kAdam;
+                                                job.lr.base = 0.003f;
+                                                job.codec = Codec::kFec;
+                                                job.reply = ReplyCodec::kFec;
+                                                job.fec_rounding = fec::Rounding::kStochastic;
+                                              }},
+                                         Case{"serial",
+                                              [](Job& job) {
+                                                job.codec = Codec::kFec;
+                                                job.schedule = Schedule::kSerial;
+                                              }},
+                                         Case{"codec_auto",
+                                              [](Job& job) {
+                                                job.codec = Codec::kAuto;
+                                                job.reply = ReplyCodec::kFec;
+                                              }},
+                                         Case{"more_servers_than_segments", [](Job&) {}, {2, 7}},
+                                         // With more workers the result depends on timing.
+                                         Case{"ssp",
+                                              [](Job& job) {
+                                                job.sync = {SyncKind::kSsp, 1};
+                                                job.codec = Codec::kFec;
+                                                job.reply = ReplyCodec::kFec;
+                                                job.fec_auto = true;
+                                              },
+                                              {1, 2}},
+                                         Case{"async",
+                                              [](Job& job) {
+                                                job.sync = {SyncKind::kAsync, 0};
+                                                job.codec = Codec::kFec;
+                                              },
+                                              {1, 1}}),
+                         [](const auto& info) { return info.param.name; });
 
 TEST(State, GivenStepsInARowThatAreNotFiniteTheyAreCountedAcrossTheCut) {
   Job job = SmallJob();
@@ -181,17 +184,21 @@ void ExpectRefused(Rank& rank, Save&& save, std::span<const std::byte> bytes, co
   EXPECT_EQ(*save(), before) << loaded.error().message;
 }
 
-void ForBoth(const Job& job, const std::function<void(std::vector<std::byte> good, const std::function<void(std::span<const std::byte>, const std::string&, ErrorCode)>& expect)>& test) {
+using Expect = std::function<void(std::span<const std::byte> bytes, const std::string& part, ErrorCode code)>;
+
+// test(good state, what it is to expect of bad ones), of a worker and of a server.
+void ForBoth(const Job& job, const std::function<void(std::vector<std::byte> good, const Expect& expect)>& test) {
   const ClusterState state = TinyState(job);
-  ClusterState other = state;
   Ranks ranks(job);
   ASSERT_TRUE(ranks.worker->LoadState(state.workers[0]));
   ASSERT_TRUE(ranks.server->LoadState(state.servers[0]));
   test(state.workers[0], [&](auto bytes, auto part, auto code) {
-    ExpectRefused(*ranks.worker, [&] { return ranks.worker->SaveState(); }, bytes, part, code);
+    ExpectRefused(
+        *ranks.worker, [&] { return ranks.worker->SaveState(); }, bytes, part, code);
   });
   test(state.servers[0], [&](auto bytes, auto part, auto code) {
-    ExpectRefused(*ranks.server, [&] { return ranks.server->SaveState(0); }, bytes, part, code);
+    ExpectRefused(
+        *ranks.server, [&] { return ranks.server->SaveState(0); }, bytes, part, code);
   });
 }
 
@@ -210,7 +217,12 @@ TEST(State, GivenAnyByteThatIsNotAsItWasItIsRefusedAndNothingChanges) {
     for (size_t i = 0; i < good.size(); ++i) {
       std::vector<std::byte> bad = good;
       bad[i] ^= std::byte{0x10};
-      expect(bad, i < 8 ? "something else" : i < 12 ? "version" : i >= 64 && i < 72 ? "grown" : "damaged", ErrorCode::kMalformed);
+      expect(bad,
+             i < 8               ? "something else"
+             : i < 12            ? "version"
+             : i >= 64 && i < 72 ? "grown"
+                                 : "damaged",
+             ErrorCode::kMalformed);
     }
   });
 }
@@ -254,10 +266,12 @@ TEST(State, GivenValuesThatCannotBeUnderAHashThatFitsTheyAreRefused) {
   ASSERT_TRUE(ranks.worker->LoadState(worker));
   ASSERT_TRUE(ranks.server->LoadState(server));
   const auto of_worker = [&](const std::vector<std::byte>& bytes, const std::string& part) {
-    ExpectRefused(*ranks.worker, [&] { return ranks.worker->SaveState(); }, bytes, part, ErrorCode::kMalformed);
+    ExpectRefused(
+        *ranks.worker, [&] { return ranks.worker->SaveState(); }, bytes, part, ErrorCode::kMalformed);
   };
   const auto of_server = [&](const std::vector<std::byte>& bytes, const std::string& part) {
-    ExpectRefused(*ranks.server, [&] { return ranks.server->SaveState(0); }, bytes, part, ErrorCode::kMalformed);
+    ExpectRefused(
+        *ranks.server, [&] { return ranks.server->SaveState(0); }, bytes, part, ErrorCode::kMalformed);
   };
   // As in STATE.md: steps, 8 parameters, 8 residuals, 2 steered thresholds, 2 flags, 2 decisions.
   constexpr size_t kParams = 8, kResidual = kParams + 32, kSteering = kResidual + 32, kFlags = kSteering + 56;
@@ -330,13 +344,40 @@ TEST(State, GivenNothingTrainedThereIsNoStateToSave) {
   const auto stopped = ranks.server->SaveState(0);
   ASSERT_FALSE(stopped);
   EXPECT_EQ(stopped.error().code, ErrorCode::kTimeout);
-  const std::vector<std::string> addresses = {*ranks.server->fabric().LocalAddress(), *ranks.worker->fabric().LocalAddress()};
+  const std::vector<std::string> addresses = {*ranks.server->fabric().LocalAddress(),
+                                              *ranks.worker->fabric().LocalAddress()};
   ASSERT_TRUE(ranks.server->fabric().Connect(0, addresses, 5000));
   ranks.server->Start([](const Error&) {});
   const auto running = ranks.server->SaveState(20);
   ASSERT_FALSE(running);
   EXPECT_EQ(running.error().code, ErrorCode::kTimeout);
   ranks.server->Stop();
+}
+
+// Written by tests/golden/state_golden.py, which shares no code with ours.
+TEST(State, GivenTheGoldenBytesTheyAreTakenAndSavedAsTheSame) {
+  const auto cases = nlohmann::json::parse(std::ifstream(GRADLANE_SOURCE_DIR "/tests/golden/state_golden.json"));
+  ASSERT_EQ(cases.size(), 3u);
+  const auto bytes_of = [](const std::string& hex) {
+    std::vector<std::byte> bytes(hex.size() / 2);
+    for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = std::byte(std::stoi(hex.substr(2 * i, 2), nullptr, 16));
+    return bytes;
+  };
+  for (const auto& one : cases) {
+    const std::string text = one.at("job");
+    const auto job = Job::Parse(text);
+    ASSERT_TRUE(job) << job.error().message;
+    ASSERT_EQ(job->ToJson(), text);
+    Ranks ranks(*job, {2, 1});
+    const auto worker = bytes_of(one.at("worker")), server = bytes_of(one.at("server"));
+    const auto of_worker = ranks.worker->LoadState(worker);
+    ASSERT_TRUE(of_worker) << of_worker.error().message;
+    const auto of_server = ranks.server->LoadState(server);
+    ASSERT_TRUE(of_server) << of_server.error().message;
+    EXPECT_EQ(*ranks.worker->SaveState(), worker);
+    EXPECT_EQ(*ranks.server->SaveState(0), server);
+    EXPECT_EQ(ranks.worker->Params(0)[1], -2.0f);
+  }
 }
 
 TEST(State, GivenASteeringStateRestoreTakesWhatObserveMadeAndRefusesTheRest) {
@@ -348,8 +389,15 @@ TEST(State, GivenASteeringStateRestoreTakesWhatObserveMadeAndRefusesTheRest) {
     steering.Observe(i % 3 == 0 ? 1000 : i, 1000);
   }
   const auto state = steering.state();
-  for (const auto& bad : {fec::DensitySteering::State{NAN, 0, 1, 5}, {-7, NAN, 1, 5}, {-7, 0, NAN, 5}, {-7, 0, 1, -1},
-                          {-7, 0, 1, 0}, {-7, 0, -1, 5}, {-7, 0, 200, 5}, {500, 0, 1, 5}, {-7, -1, 1, 5}}) {
+  for (const auto& bad : {fec::DensitySteering::State{NAN, 0, 1, 5},
+                          {-7, NAN, 1, 5},
+                          {-7, 0, NAN, 5},
+                          {-7, 0, 1, -1},
+                          {-7, 0, 1, 0},
+                          {-7, 0, -1, 5},
+                          {-7, 0, 200, 5},
+                          {500, 0, 1, 5},
+                          {-7, -1, 1, 5}}) {
     EXPECT_FALSE(steering.Restore(bad));
     EXPECT_EQ(steering.state(), state);
   }
