@@ -68,6 +68,19 @@ class DensitySteering {
   void ApplyTo(Params& params) const;                // sets both
   void Observe(size_t survivors, size_t num_elems);  // once a step, after all of the tensor was encoded
 
+  // All that Observe has changed: an object of the same target goes on from it as this one would.
+  struct State {
+    double log_threshold = 0;
+    double drift = 0;
+    double owed = 0;
+    double smoothed = -1;
+    int steps = 0;
+    bool operator==(const State&) const = default;
+  };
+  State state() const { return {log_threshold_, drift_, owed_, smoothed_, steps_}; }
+  // Hostile input: false, and nothing changed, for what no Observe can have led to.
+  [[nodiscard]] bool Restore(const State& state);
+
  private:
   double target_;
   double log_threshold_;  // exponent + mantissa / 2^23

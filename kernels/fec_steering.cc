@@ -51,7 +51,7 @@ void DensitySteering::Observe(size_t survivors, size_t num_elems) {
   if (steps_ < kSeekSteps && (smoothed_ > kFar || smoothed_ < 1 / kFar)) {
     log_threshold_ += achieved > 1 ? kSeekUp : kSeekDown;
   } else {
-    owed_ += achieved - 1;
+    owed_ = std::min(owed_ + achieved - 1, 1 / target_);  // what one burst of all elements owes, at most
     const double error = std::min(owed_, kMaxError);
     owed_ -= error;
     log_threshold_ += kIntegralGain * error + drift_;
@@ -59,6 +59,23 @@ void DensitySteering::Observe(size_t survivors, size_t num_elems) {
     drift_ = std::clamp(drift_ + kDriftGain * std::min(asked, 1.0) * error, -kMaxDrift, kMaxDrift);
   }
   log_threshold_ = std::clamp<double>(log_threshold_, kMinBase, kMaxBase - 1);
+}
+
+bool DensitySteering::Restore(const State& state) {
+  constexpr double kRounding = 1.001;  // of the average
+  // Written so that a NaN fails.
+  if (!(state.log_threshold >= kMinBase && state.log_threshold <= kMaxBase - 1)) return false;
+  if (!(std::abs(state.drift) <= kMaxDrift)) return false;
+  if (!(state.owed >= 0 && state.owed <= 1 / target_)) return false;
+  if (state.steps < 0 || state.steps > kSeekSteps) return false;
+  const bool fresh = state.steps == 0 && state.smoothed == -1;
+  if (!fresh && !(state.steps > 0 && state.smoothed >= 0 && state.smoothed <= kRounding / target_)) return false;
+  log_threshold_ = state.log_threshold;
+  drift_ = state.drift;
+  owed_ = state.owed;
+  smoothed_ = state.smoothed;
+  steps_ = state.steps;
+  return true;
 }
 
 }  // namespace gradlane::fec

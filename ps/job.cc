@@ -4,11 +4,11 @@
 #include <array>
 #include <charconv>
 #include <cmath>
-#include <limits>
 #include <nlohmann/json.hpp>
 #include <string_view>
 #include <utility>
 
+#include "ps/json_reader.h"
 #include "ps/message.h"
 
 namespace gradlane {
@@ -33,7 +33,8 @@ struct Named {
 template <typename Enum>
 Named(Enum, const char*) -> Named<Enum>;  // clang 14 deduces no aggregate
 
-constexpr std::array kCodecs = {Named{Codec::kNone, "none"}, Named{Codec::kFec, "fec"}, Named{Codec::kTwoBit, "2bit"}};
+constexpr std::array kCodecs = {Named{Codec::kNone, "none"}, Named{Codec::kFec, "fec"}, Named{Codec::kTwoBit, "2bit"},
+                               Named{Codec::kAuto, "auto"}};
 constexpr std::array kFecRoundings = {Named{fec::Rounding::kNearest, "nearest"}, Named{fec::Rounding::kTruncate, "truncate"},
                                       Named{fec::Rounding::kStochastic, "stochastic"}};
 constexpr std::array kReplyCodecs = {Named{ReplyCodec::kRaw, "raw"}, Named{ReplyCodec::kFec, "fec"}};
@@ -43,13 +44,6 @@ constexpr std::array kSchedules = {Named{Schedule::kSerial, "serial"}, Named{Sch
 constexpr std::array kLrSchedules = {Named{LrSchedule::kConstant, "constant"}, Named{LrSchedule::kStep, "step"},
                                      Named{LrSchedule::kCosine, "cosine"}};
 
-// What the user or a peer wrote, fit for a message: short and printable.
-std::string Quoted(std::string_view text) {
-  std::string out = "'";
-  for (char c : text.substr(0, 40)) out += c >= ' ' && c <= '~' ? c : '?';
-  return out + (text.size() > 40 ? "...'" : "'");
-}
-
 template <typename Enum, size_t N>
 Result<Enum> FromName(const char* what, const std::array<Named<Enum>, N>& table, std::string_view text) {
   std::string names;
@@ -57,7 +51,7 @@ Result<Enum> FromName(const char* what, const std::array<Named<Enum>, N>& table,
     if (text == table[i].name) return table[i].value;
     names += (i == 0 ? "" : i + 1 == N ? " or " : ", ") + std::string(table[i].name);
   }
-  return Fail(ErrorCode::kInvalidArgument, Quoted(text) + " is not " + what + ": say " + names + ".");
+  return Fail(ErrorCode::kInvalidArgument, QuotedForMessage(text) + " is not " + what + ": say " + names + ".");
 }
 
 template <typename Enum, size_t N>
@@ -88,137 +82,6 @@ double PowerOf(double base, int64_t exponent) {
   return result;
 }
 
-// Reads the members of one JSON object, keeping the first complaint. Nothing in it throws: every access is typed.
-class Reader {
- public:
-  Reader(const Json& object, std::string where) : object_(object), where_(std::move(where)) {
-    if (!object.is_object()) Complain("is not a JSON object");
-  }
-
-  template <typename Integer>
-  Reader& Int(const char* key, Integer* out, Integer low, Integer high) {
-    const Json* json = Get(key);
-    if (!json) return *this;
-    bool fits = false;
-    if (const auto* positive = json->get_ptr<const Json::number_unsigned_t*>()) {
-      fits = std::cmp_greater_equal(*positive, low) && std::cmp_less_equal(*positive, high);
-      if (fits) *out = Integer(*positive);
-    } else if (const auto* any = json->get_ptr<const Json::number_integer_t*>()) {
-      fits = std::cmp_greater_equal(*any, low) && std::cmp_less_equal(*any, high);
-      if (fits) *out = Integer(*any);
-    }
-    if (!fits) Complain(key, "is not an integer from " + std::to_string(low) + " to " + std::to_string(high));
-    return *this;
-  }
-
-  // A finite number in [low, high].
-  template <typename Float>
-  Reader& Real(const char* key, Float* out, double low, double high) {
-    const Json* json = Get(key);
-    if (!json) return *this;
-    const double value = json->is_number() ? json->get<double>() : std::numeric_limits<double>::quiet_NaN();
-    if (!(value >= low && value <= high)) {
-      Complain(key, "is not a number from " + Json(low).dump() + " to " + Json(high).dump());
-    } else {
-      *out = Float(value);
-    }
-    return *this;
-  }
-
-  Reader& Bool(const char* key, bool* out) {
-    if (const Json* json = Get(key)) {
-      if (const auto* value = json->get_ptr<const Json::boolean_t*>())
-        *out = *value;
-      else
-        Complain(key, "is neither true nor false");
-    }
-    return *this;
-  }
-
-  Reader& String(const char* key, std::string* out) {
-    if (const Json* json = Get(key)) {
-      if (const auto* value = json->get_ptr<const Json::string_t*>())
-        *out = *value;
-      else
-        Complain(key, "is not a string");
-    }
-    return *this;
-  }
-
-  template <typename Enum, typename Parse>
-  Reader& Name(const char* key, Enum* out, Parse parse) {
-    std::string text;
-    String(key, &text);
-    if (!error_.empty()) return *this;
-    if (Result<Enum> value = parse(text))
-      *out = *value;
-    else
-      Complain(key, "holds an unknown name, " + Quoted(text));
-    return *this;
-  }
-
-  const Json* Array(const char* key) {
-    const Json* json = Get(key);
-    if (json && !json->is_array()) Complain(key, "is not an array");
-    return error_.empty() ? json : nullptr;
-  }
-
-  // Nothing but what was read may be there.
-  Reader& NoMore() {
-    if (error_.empty() && object_.size() != num_read_) Complain("has a field that this version does not know");
-    return *this;
-  }
-
-  void Complain(const std::string& what) {
-    if (error_.empty()) error_ = where_ + " " + what;
-  }
-  void Complain(const char* key, const std::string& what) {
-    Complain("has a field '" + std::string(key) + "' that " + what);
-  }
-  const std::string& error() const { return error_; }  // empty: all is well
-
- private:
-  const Json* Get(const char* key) {
-    if (!error_.empty()) return nullptr;
-    const auto found = object_.find(key);
-    if (found == object_.end()) {
-      Complain("lacks the field '" + std::string(key) + "'");
-      return nullptr;
-    }
-    ++num_read_;
-    return &*found;
-  }
-
-  const Json& object_;
-  std::string where_;
-  std::string error_;
-  size_t num_read_ = 0;
-};
-
-// How deep the brackets of a JSON text go, without parsing it: a text of brackets alone would cost the parser 40 times
-// its length in memory. (The parser's own callback, which could tell, takes quadratic time on long arrays of objects.)
-int Nesting(const std::string& text) {
-  int depth = 0;
-  int deepest = 0;
-  bool in_string = false;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (in_string) {
-      if (c == '\\')
-        ++i;
-      else if (c == '"')
-        in_string = false;
-    } else if (c == '"') {
-      in_string = true;
-    } else if (c == '[' || c == '{') {
-      deepest = std::max(deepest, ++depth);
-    } else if (c == ']' || c == '}') {
-      --depth;
-    }
-  }
-  return deepest;
-}
-
 bool IsNameChar(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' || c == '_' ||
          c == '-' || c == '/';
@@ -238,7 +101,7 @@ std::string ReadTensors(const Json& array, Job* job) {
     const uint32_t next_layer = job->tensors.empty() ? 0 : job->tensors.back().layer + 1;
     const uint32_t first_layer = job->tensors.empty() ? 0 : job->tensors.back().layer;
     JobTensor tensor;
-    Reader reader(json, where);
+    JsonReader reader(json, where);
     reader.String("name", &tensor.name)
         .Int<uint64_t>("elems", &tensor.num_elems, 1, kMaxTensorElems)
         .Int<uint32_t>("layer", &tensor.layer, first_layer, next_layer)
@@ -332,12 +195,12 @@ Result<Job> Job::Parse(const std::string& text) {
     return BadJob("has " + std::to_string(text.size()) + " bytes: at most " + std::to_string(kMaxJobTextBytes) +
                   " are possible");
   }
-  if (Nesting(text) > kMaxNesting) return BadJob("is nested too deeply");
+  if (JsonNesting(text) > kMaxNesting) return BadJob("is nested too deeply");
   const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (json.is_discarded()) return BadJob("is not JSON");
 
   Job job;
-  Reader reader(json, "object");
+  JsonReader reader(json, "object");
   reader.Int<uint64_t>("segment_bytes", &job.segment_bytes, kMinSegmentBytes, kMaxSegmentBytes)
       .Int<uint64_t>("window_bytes", &job.window_bytes, kMinSegmentBytes, kMaxWindowBytes)
       .Name("codec", &job.codec, ParseCodec)
@@ -397,7 +260,7 @@ Result<Sync> ParseSync(const std::string& text) {
     if (status == std::errc{} && stopped == end && staleness <= kMaxStaleness) return Sync{SyncKind::kSsp, staleness};
   }
   return Fail(ErrorCode::kInvalidArgument,
-              Quoted(text) + " is not a way to synchronise: say bsp, async or ssp:K with K from 0 to " +
+              QuotedForMessage(text) + " is not a way to synchronise: say bsp, async or ssp:K with K from 0 to " +
                   std::to_string(kMaxStaleness) + ".");
 }
 

@@ -12,7 +12,8 @@
 
 namespace gradlane {
 
-enum class Codec : uint8_t { kNone, kFec, kTwoBit };
+// kAuto: each push is FEC or, where a worker found that coding it does not pay, fp32: see ps/codec_plan.h.
+enum class Codec : uint8_t { kNone, kFec, kTwoBit, kAuto };
 enum class ReplyCodec : uint8_t { kRaw, kFec };
 enum class OptimizerKind : uint8_t { kSgd, kAdam };
 

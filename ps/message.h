@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 
 namespace gradlane {
 
@@ -13,6 +12,7 @@ enum class MessageKind : uint8_t {
   kData = 0,  // a gradient on the way in, parameters or their change on the way back; coded as the job says
   kInit = 1,  // initial parameters, raw, both ways
   kNonFinite = 2,  // in place of a gradient that holds a NaN or an infinity, and of the reply to such a step
+  kRaw = 3,        // a gradient that --codec auto did not code: raw fp32; on the way in only
 };
 
 struct Message {
@@ -27,10 +27,7 @@ inline uint32_t Pack(Message message) {
   return message.segment << 10 | uint32_t{message.step} << 2 | uint32_t(message.kind);
 }
 
-// Nothing: a kind that does not exist. The segment is not checked here: the receiver knows how many there are.
-inline std::optional<Message> Unpack(uint32_t imm) {
-  if ((imm & 3) > uint32_t(MessageKind::kNonFinite)) return std::nullopt;
-  return Message{imm >> 10, uint8_t(imm >> 2), MessageKind(imm & 3)};
-}
+// Every notice is a message; whether it makes sense is for the receiver to say, who knows what is there and what is due.
+inline Message Unpack(uint32_t imm) { return {imm >> 10, uint8_t(imm >> 2), MessageKind(imm & 3)}; }
 
 }  // namespace gradlane

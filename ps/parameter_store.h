@@ -16,6 +16,7 @@ namespace gradlane {
 struct StoreStats {
   uint64_t push_bytes = 0;       // as sent
   uint64_t push_raw_bytes = 0;   // the same as fp32
+  uint64_t push_auto_raw_bytes = 0;  // of push_bytes: what --codec auto chose not to code
   uint64_t reply_bytes = 0;
   uint64_t reply_raw_bytes = 0;
   uint64_t push_survivors = 0;   // elements that FEC or 2-bit sent

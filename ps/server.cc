@@ -83,10 +83,26 @@ Result<void> Server::MakeMemory() {
 }
 
 void Server::Start(std::function<void(const Error&)> on_error) {
-  loop_.Start([this] { return Turn(); }, std::move(on_error));
+  {
+    const std::lock_guard lock(save_mutex_);
+    running_ = true;
+  }
+  loop_.Start([this] { return Turn(); },
+              [this, on_error = std::move(on_error)](const Error& error) {
+                {
+                  const std::lock_guard lock(save_mutex_);
+                  failure_ = error;
+                }
+                save_answered_.notify_all();
+                on_error(error);
+              });
 }
 
-void Server::Stop() { loop_.Stop(); }
+void Server::Stop() {
+  loop_.Stop();
+  const std::lock_guard lock(save_mutex_);
+  running_ = false;
+}
 
 ServerStats Server::Stats() const {
   return {shard_->updates(), shard_->reply_survivors(), shard_->reply_elems(), queue_->scheduler().preemptions(),
@@ -98,6 +114,7 @@ Result<bool> Server::Turn() {
   const size_t num_events = fabric_->Poll(events);
   for (size_t i = 0; i < num_events; ++i) TRY(OnEvent(events[i]));
   ASSIGN_OR_RETURN(const bool posted, queue_->PostOne([this](uint32_t item) { return Prepare(item); }));
+  if (save_wanted_.load(std::memory_order_acquire)) AnswerSave();  // pairs with the release in SaveState
   return posted || num_events > 0;
 }
 
@@ -117,32 +134,32 @@ void Server::ReleaseAll() {
 
 Result<void> Server::OnPush(const Event& event) {
   const Member from = members_.At(event.peer);
-  const std::optional<Message> message = Unpack(event.imm);
-  if (from.role != Role::kWorker || !message) {
+  const Message message = Unpack(event.imm);
+  if (from.role != Role::kWorker) {
     fabric_->Release(event.release);
     return Fail(ErrorCode::kMalformed, ToString(from) + " sent a notice that is no push (" + std::to_string(event.imm) +
                                            "); server " + std::to_string(rank_) + " cannot use it.");
   }
   const int64_t begin_ns = NowNs();
-  const Result<Shard::Outcome> outcome = shard_->OnPush({from.rank, *message, event.payload, event.release}, released_);
+  const Result<Shard::Outcome> outcome = shard_->OnPush({from.rank, message, event.payload, event.release}, released_);
   ReleaseAll();
   if (!outcome) return tl::unexpected(outcome.error());
   switch (*outcome) {
     case Shard::Outcome::kWaiting:
     case Shard::Outcome::kDuplicate: break;
     case Shard::Outcome::kInitialized:
-      initial_outstanding_[local_[message->segment]] = members_.num_workers;
+      initial_outstanding_[local_[message.segment]] = members_.num_workers;
       for (uint32_t w = 0; w < members_.num_workers; ++w) {
-        queue_->Push(local_[message->segment] * members_.num_workers + w);
+        queue_->Push(local_[message.segment] * members_.num_workers + w);
       }
       break;
     case Shard::Outcome::kComplete: {
-      const uint32_t local = local_[message->segment];
+      const uint32_t local = local_[message.segment];
       LaneState& lane = LaneAt(local, shard_->LaneOf(from.rank));
       if (lane.outstanding > 0 || SendsInitial(local)) {
         lane.deferred = from.rank;
       } else {
-        TRY(Complete(message->segment, from.rank));
+        TRY(Complete(message.segment, from.rank));
       }
       break;
     }
@@ -150,8 +167,8 @@ Result<void> Server::OnPush(const Event& event) {
   const int64_t end_ns = NowNs();
   aggregate_ns_ += end_ns - begin_ns;
   if (track_ != nullptr) {
-    track_->Add({"aggregate", begin_ns, end_ns, int32_t(message->step), int32_t(layout_.segments()[message->segment].layer),
-                 int32_t(message->segment), int32_t(event.peer)});
+    track_->Add({"aggregate", begin_ns, end_ns, int32_t(message.step), int32_t(layout_.segments()[message.segment].layer),
+                 int32_t(message.segment), int32_t(event.peer)});
   }
   return {};
 }

@@ -1,12 +1,15 @@
 // Server is one rank's half of the parameter server: it takes pushes, lets its Shard aggregate them, and sends replies
 // by priority, on a communication thread of its own.
 //
-// Life: Open -> [LocalAddress, exchange] -> Connect -> Start -> Stop. Owned by the process's main function. It owns its
+// Life: Open -> [LocalAddress, exchange] -> Connect -> [LoadState] -> Start -> Stop. Owned by the process's main function. It owns its
 // Fabric; the Job, Layout and Trace track are borrowed and outlive it.
 #pragma once
 
+#include <atomic>
+#include <condition_variable>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <vector>
 
@@ -40,6 +43,15 @@ class Server {
   void Stop();  // ends the communication thread; idempotent
   ServerStats Stats() const;  // after Stop
 
+  // What training has made of this rank (ps/STATE.md). The owner's thread; while the communication thread runs that does
+  // it, as soon as nothing is under way: every worker has to be between two steps, see Worker::SaveState, and to stay
+  // there until this returns. kTimeout: something is under way still; kMalformed: values that are not finite; or what the
+  // communication thread has failed of.
+  Result<std::vector<std::byte>> SaveState(int timeout_ms);
+  // Before Start: then no initial parameters are waited for, and every worker has to resume too. On an error (kMalformed,
+  // kMismatch: another job, rank or number of ranks) nothing has changed.
+  Result<void> LoadState(std::span<const std::byte> bytes);
+
  private:
   // A reply lane of one segment: see Shard.
   struct LaneState {
@@ -69,6 +81,9 @@ class Server {
   Result<Outgoing> Prepare(uint32_t item);
   Result<std::span<const std::byte>> LaneBytes(uint32_t segment, uint32_t lane);
   void ReleaseAll();
+  bool Idle() const;
+  Result<std::vector<std::byte>> MakeState() const;
+  void AnswerSave();
 
   const Job& job_;
   const Layout& layout_;
@@ -95,6 +110,15 @@ class Server {
   std::vector<uint64_t> released_;
   int64_t aggregate_ns_ = 0;
   int64_t encode_ns_ = 0;
+
+  // Shared: a state that SaveState waits for.
+  std::atomic<bool> save_wanted_{false};
+  std::mutex save_mutex_;
+  std::condition_variable save_answered_;
+  bool running_ = false;                               // by save_mutex_
+  std::optional<Error> failure_;                       // by save_mutex_
+  std::optional<Result<std::vector<std::byte>>> saved_;  // by save_mutex_
+
   CommLoop loop_;  // last: its thread ends before anything above goes away
 };
 

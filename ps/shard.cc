@@ -57,6 +57,7 @@ void Shard::ReleaseContribution(Contribution& contribution, std::vector<uint64_t
 Result<Shard::Outcome> Shard::Initialize(const Push& push, std::vector<uint64_t>& released) {
   State& state = states_[local_[push.message.segment]];
   released.push_back(push.token);
+  if (resumed_) return tl::unexpected(Complaint(push, "initial parameters, though this job was resumed,"));
   if (state.initialized) return Outcome::kDuplicate;
   if (push.worker != 0) return tl::unexpected(Complaint(push, "initial parameters, which only worker 0 does,"));
   const std::span<float> params = Of(memory_.params, push.message.segment);
@@ -94,8 +95,13 @@ Result<Shard::Outcome> Shard::OnPush(const Push& push, std::vector<uint64_t>& re
   if (flagged && !push.payload.empty()) {
     return tl::unexpected(Complaint(push, std::to_string(push.payload.size()) + " bytes with a flag that has none"));
   }
+  const bool raw = push.message.kind == MessageKind::kRaw;
+  if (raw && job_.codec != Codec::kAuto) {
+    return tl::unexpected(Complaint(push, std::string("a gradient that is not coded, with --codec ") + ToString(job_.codec) + ","));
+  }
   ++mine.clock;
   mine.stored = true;
+  mine.raw = raw;
   mine.flagged = flagged;
   mine.payload = push.payload;
   mine.token = push.token;
@@ -118,7 +124,7 @@ Result<bool> Shard::Accumulate(uint32_t segment, uint32_t worker, bool first) {
   const std::span<const std::byte> payload = contribution.payload;
   const std::span<float> sum = Of(memory_.sum, segment);
   const Push push{worker, Message{segment, uint8_t(contribution.clock), MessageKind::kData}, payload, 0};
-  switch (job_.codec) {
+  switch (contribution.raw ? Codec::kNone : job_.codec) {
     case Codec::kNone: {
       if (payload.size() != sum.size_bytes()) {
         return tl::unexpected(Complaint(push, std::to_string(payload.size()) + " bytes where " +
@@ -126,7 +132,8 @@ Result<bool> Shard::Accumulate(uint32_t segment, uint32_t worker, bool first) {
       }
       return first ? accumulate::Assign(payload, sum) : accumulate::Add(payload, sum);
     }
-    case Codec::kFec: {
+    case Codec::kFec:
+    case Codec::kAuto: {
       const fec::DecodeStatus status = first ? fec_.Decode(payload, sum) : fec_.DecodeAdd(payload, sum);
       if (status == fec::DecodeStatus::kOk) return true;
       return tl::unexpected(Complaint(push, std::string("FEC bytes that do not decode (") + fec::ToString(status) + ")"));

@@ -29,6 +29,9 @@
 
 namespace gradlane {
 
+class StateReader;
+class StateWriter;
+
 // fp32, ServerElems() each, zero-filled at first, owned by the Server. held: one per lane, empty with raw replies.
 struct ShardMemory {
   std::span<float> params;
@@ -86,6 +89,12 @@ class Shard {
   // The first contribution of a tensor that was not finite, if Update has just met it: told once.
   std::optional<NonFiniteGradient> TakeWarning() { return std::exchange(warning_, std::nullopt); }
 
+  // Every worker has pushed every segment equally often, all of it is applied, and the replies are due or sent. Then the
+  // state (ps/STATE.md) is complete. Errors: see Server. On one, LoadFrom has changed nothing.
+  bool BetweenSteps() const;
+  Result<void> SaveTo(StateWriter& out) const;
+  Result<void> LoadFrom(StateReader& in);
+
   std::span<const float> Params(uint32_t segment) const { return Of(memory_.params, segment); }
   uint8_t ReplyStep(uint32_t segment, uint32_t worker) const;  // modulo 256, for the Message of a reply
   uint64_t reply_survivors() const { return reply_survivors_; }
@@ -97,6 +106,7 @@ class Shard {
   struct Contribution {
     uint64_t clock = 0;  // pushes accepted from this worker: its step
     bool stored = false;
+    bool raw = false;             // --codec auto: fp32
     bool flagged = false;         // the worker sent a flag in place of a gradient
     uint32_t flagged_in_row = 0;  // ssp, async: the last so many contributions were not finite
     std::span<const std::byte> payload;
@@ -138,6 +148,7 @@ class Shard {
   std::vector<Contribution> contributions_;  // [local][worker]
   std::vector<uint64_t> replied_;            // [local][worker]: the step whose reply is due or was sent (ssp)
   std::vector<fec::DensitySteering> steering_;  // [local][lane], if the threshold is steered
+  bool resumed_ = false;  // from LoadFrom: there are parameters already
   uint64_t reply_survivors_ = 0;
   uint64_t reply_elems_ = 0;
   uint64_t updates_ = 0;

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "kernels/accumulate.h"
 #include "kernels/two_bit.h"
 #include "ps/codec.h"
 
@@ -38,11 +39,18 @@ Worker::Worker(const RankConfig& config, std::unique_ptr<Fabric> fabric)
       hand_over_(layout_.num_layers() + 1),
       done_(layout_.num_layers()),
       fec_({job_.segment_bytes / sizeof(float), config.codec.num_threads, config.codec.target}),
+      codec_auto_(config.codec_auto),
       segments_(layout_.num_segments()),
       tensors_(layout_.num_tensors(), TensorState(job_)),
       remaining_(layout_.num_layers(), 0),
       loop_(*fabric_) {
   withheld_layers_.reserve(layout_.num_layers());
+  if (job_.codec != Codec::kAuto) return;
+  if (codec_auto_.plan == nullptr) {
+    probe_.resize(job_.segment_bytes / sizeof(float));
+  } else {
+    for (uint32_t t = 0; t < tensors_.size(); ++t) tensors_[t].decision = codec_auto_.plan->tensors[t].of_worker[rank_];
+  }
 }
 
 Result<std::unique_ptr<Worker>> Worker::Open(const RankConfig& config, std::unique_ptr<Fabric> fabric) {
@@ -80,6 +88,7 @@ std::span<float> Worker::OfSegment(std::span<float> all, uint32_t segment) {
 }
 
 Result<void> Worker::Begin() {
+  CHECK(!loaded_ && !std::exchange(begun_, true));
   // Worker 0 pushes every segment; everybody gets every segment back.
   for (uint32_t k = 0; k < layout_.num_layers(); ++k) {
     const auto [begin, end] = layout_.SegmentsOfLayer(k);
@@ -158,6 +167,12 @@ StoreStats Worker::Stats() const {
   return stats;
 }
 
+std::vector<CodecDecision> Worker::CodecDecisions() const {
+  std::vector<CodecDecision> decisions;
+  for (const TensorState& tensor : tensors_) decisions.push_back(tensor.decision);
+  return decisions;
+}
+
 void Worker::Stop() { loop_.Stop(); }
 
 // What follows runs on the communication thread.
@@ -196,6 +211,9 @@ void Worker::Enqueue(uint32_t layer) {
     state.awaiting = true;
     state.encoded = false;
     state.flagged = false;
+    const uint32_t tensor = layout_.segments()[s].tensor;
+    if (s == layout_.SegmentsOfTensor(tensor).begin) Decide(tensor, state.clock);
+    state.raw = tensors_[tensor].decision.RawAt(state.clock);
     queue_->Push(s);
   }
 }
@@ -221,31 +239,31 @@ Result<void> Worker::OnEvent(const Event& event) {
 
 Result<void> Worker::OnReply(PeerId peer, uint32_t imm, std::span<const std::byte> payload) {
   const int64_t begin_ns = NowNs();
-  const std::optional<Message> message = Unpack(imm);
-  const bool known = message && message->segment < layout_.num_segments() &&
-                     layout_.segments()[message->segment].server == peer;
+  const Message message = Unpack(imm);
+  const bool known = message.kind != MessageKind::kRaw && message.segment < layout_.num_segments() &&
+                     layout_.segments()[message.segment].server == peer;
   auto malformed = [&](const std::string& what) {
     return gradlane::Fail(ErrorCode::kMalformed, ToString(members_.At(peer)) + " sent " + what + " (notice " +
                                                      std::to_string(imm) + "); worker " + std::to_string(rank_) +
                                                      " cannot use it.");
   };
   if (!known) return malformed("a reply that belongs elsewhere");
-  const Segment& segment = layout_.segments()[message->segment];
-  SegmentState& state = segments_[message->segment];
-  if (message->step != uint8_t(state.clock) || (message->kind == MessageKind::kInit) != state.initializing) {
-    return malformed("a reply to step " + std::to_string(message->step) + " where " +
+  const Segment& segment = layout_.segments()[message.segment];
+  SegmentState& state = segments_[message.segment];
+  if (message.step != uint8_t(state.clock) || (message.kind == MessageKind::kInit) != state.initializing) {
+    return malformed("a reply to step " + std::to_string(message.step) + " where " +
                      std::to_string(uint8_t(state.clock)) + " is due (both modulo 256)");
   }
   if (!state.awaiting) return {};  // a duplicate
   if (!state.initializing && !state.encoded) return malformed("a reply to a push that has not been sent");
 
-  const std::span<float> params = OfSegment(params_, message->segment);
-  if (message->kind == MessageKind::kNonFinite) {
+  const std::span<float> params = OfSegment(params_, message.segment);
+  if (message.kind == MessageKind::kNonFinite) {
     if (const std::string complaint = ComplaintAboutFlag(state, payload); !complaint.empty()) return malformed(complaint);
     uint32_t flagged_by = 0;
     std::memcpy(&flagged_by, payload.data(), sizeof flagged_by);
     if (flagged_by == rank_) ++stats_.nonfinite_segments;
-    TakeBack(message->segment);
+    TakeBack(message.segment);
   } else if (state.flagged && job_.sync.kind == SyncKind::kBsp) {
     return malformed("parameters for a step to which this worker's gradient was not finite");
   } else if (state.initializing || job_.reply == ReplyCodec::kRaw) {
@@ -266,8 +284,8 @@ Result<void> Worker::OnReply(PeerId peer, uint32_t imm, std::span<const std::byt
     stats_.reply_raw_bytes += params.size_bytes();
   }
   if (track_ != nullptr) {
-    track_->Add({"apply reply", begin_ns, end_ns, int32_t(message->step), int32_t(segment.layer),
-                 int32_t(message->segment), int32_t(peer)});
+    track_->Add({"apply reply", begin_ns, end_ns, int32_t(message.step), int32_t(segment.layer),
+                 int32_t(message.segment), int32_t(peer)});
   }
   state.awaiting = false;
   state.initializing = false;
@@ -285,18 +303,26 @@ std::string Worker::ComplaintAboutFlag(const SegmentState& state, std::span<cons
   std::memcpy(&worker, payload.data(), sizeof worker);
   if (worker >= members_.num_workers) return "a non-finite step of worker " + std::to_string(worker) + ", which does not exist";
   if (state.flagged && worker > rank_) return "a non-finite step of worker " + std::to_string(worker) + ", not of this one";
-  if (!state.flagged && worker == rank_ && job_.codec != Codec::kNone) return "a non-finite step of this worker, which had none";
+  if (!state.flagged && worker == rank_ && job_.codec != Codec::kNone && !state.raw) return "a non-finite step of this worker, which had none";
   return "";
 }
 
 // The step was left out for another worker's sake: what this one sent, the server has thrown away. Under error feedback
 // it goes back into the residual, from the bytes that were sent, which stay in the staging slot until the next step.
 void Worker::TakeBack(uint32_t index) {
-  const SegmentState& state = segments_[index];
+  SegmentState& state = segments_[index];
   if (state.flagged || residual_.empty() || !job_.error_feedback) return;
+  if (state.raw) {
+    // What was sent is the gradient itself, with the residual if that was due; the server may have found it not finite.
+    const std::span<const float> sent = OfSegment(grads_, index);
+    if (!accumulate::AllFinite(sent)) return;
+    std::ranges::copy(sent, OfSegment(residual_, index).begin());
+    state.settled = false;
+    return;
+  }
   const std::span<const std::byte> sent = staging_.subspan(layout_.segments()[index].slot_offset_bytes, state.encoded_bytes);
   const std::span<float> residual = OfSegment(residual_, index);
-  if (job_.codec == Codec::kFec) {
+  if (job_.codec != Codec::kTwoBit) {
     CHECK(fec_.DecodeAdd(sent, residual) == fec::DecodeStatus::kOk);
   } else {
     CHECK(two_bit::DecodeAdd(sent, job_.two_bit_threshold, residual));
@@ -323,6 +349,10 @@ Result<Outgoing> Worker::Prepare(uint32_t index) {
       stats_.push_survivors += segment.num_elems;
       stats_.push_elems += segment.num_elems;
     }
+  } else if (state.raw) {
+    if (!state.encoded) TakeRaw(index);
+    out.message.kind = state.flagged ? MessageKind::kNonFinite : MessageKind::kRaw;
+    if (!state.flagged) out.source = std::as_bytes(OfSegment(grads_, index));
   } else {
     if (!state.encoded) Encode(index);
     if (state.flagged) out.message.kind = MessageKind::kNonFinite;
@@ -341,7 +371,8 @@ void Worker::Encode(uint32_t index) {
   const std::span<std::byte> dst = staging_.subspan(segment.slot_offset_bytes, segment.slot_bytes);
   bool finite = true;
   uint64_t survivors = 0;
-  if (job_.codec == Codec::kFec) {
+  const bool fec_coded = job_.codec != Codec::kTwoBit;
+  if (fec_coded) {
     const fec::Params params = FecParams(job_, job_.fec_threshold, job_.fec_auto ? &tensor.steering : nullptr,
                                          {state.clock, index, rank_});
     const fec::EncodeStats encoded = fec_.Encode(grad, residual, params, dst);
@@ -363,19 +394,22 @@ void Worker::Encode(uint32_t index) {
     if (job_.sync.kind != SyncKind::kBsp) ++stats_.nonfinite_segments;
   }
   state.encoded = true;
+  state.settled = false;
+  const int64_t end_ns = NowNs();
+  if (finite && IsMeasured(state.clock)) Measure(index, end_ns - begin_ns);
   tensor.survivors += survivors;
   const auto [begin, end] = layout_.SegmentsOfTensor(segment.tensor);
   if (++tensor.segments_encoded == end - begin) {
     // Once a step, when the whole tensor is encoded: so the order of its segments does not matter. A step with a segment
     // that was not finite says nothing of the density.
-    if (job_.codec == Codec::kFec && job_.fec_auto && !tensor.flagged) {
+    if (fec_coded && job_.fec_auto && !tensor.flagged) {
       tensor.steering.Observe(tensor.survivors, job_.tensors[segment.tensor].num_elems);
     }
+    if (IsMeasured(state.clock)) tensor.meter.EndStep(!tensor.flagged);
     tensor.segments_encoded = 0;
     tensor.survivors = 0;
     tensor.flagged = false;
   }
-  const int64_t end_ns = NowNs();
   stats_.encode_ns += end_ns - begin_ns;
   CountBytes(stats_.push_bytes, state.encoded_bytes);
   stats_.push_raw_bytes += segment.RawBytes();
@@ -384,6 +418,62 @@ void Worker::Encode(uint32_t index) {
   if (track_ != nullptr) {
     track_->Add({"encode", begin_ns, end_ns, int32_t(uint8_t(state.clock)), int32_t(segment.layer), int32_t(index)});
   }
+}
+
+// --codec auto: a gradient that is sent as it is. The first takes along what coding has left behind, so that nothing is
+// lost; after that there is no pass over it here, and the server finds what is not finite.
+void Worker::TakeRaw(uint32_t index) {
+  const int64_t begin_ns = NowNs();
+  const Segment& segment = layout_.segments()[index];
+  SegmentState& state = segments_[index];
+  state.encoded = true;
+  if (job_.error_feedback && !state.settled) {
+    const std::span<float> grad = OfSegment(grads_, index);
+    const std::span<float> residual = OfSegment(residual_, index);
+    for (size_t i = 0; i < grad.size(); ++i) grad[i] += residual[i];
+    if (accumulate::AllFinite(grad)) {
+      std::ranges::fill(residual, 0.0f);
+      state.settled = true;
+    } else {
+      state.flagged = true;
+      if (job_.sync.kind != SyncKind::kBsp) ++stats_.nonfinite_segments;
+    }
+  }
+  stats_.encode_ns += NowNs() - begin_ns;
+  const uint64_t sent_bytes = state.flagged ? 0 : segment.RawBytes();
+  CountBytes(stats_.push_bytes, sent_bytes);
+  stats_.push_auto_raw_bytes += sent_bytes;
+  stats_.push_raw_bytes += segment.RawBytes();
+}
+
+// The first half warms up.
+bool Worker::IsMeasured(uint64_t step) const {
+  return !probe_.empty() && step > codec_auto_.decide_steps / 2 && step <= codec_auto_.decide_steps;
+}
+
+// What the server will do with this segment, done here: coded, and as it would be if it came as fp32. Both find their
+// input in the cache, where encoding has left it; a server does if its NIC writes there.
+void Worker::Measure(uint32_t index, int64_t encode_ns) {
+  const Segment& segment = layout_.segments()[index];
+  const std::span<float> probe(probe_.data(), segment.num_elems);
+  std::ranges::fill(probe, 0.0f);
+  const int64_t begin_ns = NowNs();
+  const auto decoded = fec_.DecodeAdd(staging_.subspan(segment.slot_offset_bytes, segments_[index].encoded_bytes), probe);
+  const int64_t decoded_ns = NowNs();
+  const bool finite = accumulate::Add(std::as_bytes(OfSegment(grads_, index)), probe);
+  const int64_t added_ns = NowNs();
+  CHECK(decoded == fec::DecodeStatus::kOk && finite);
+  tensors_[segment.tensor].meter.Add({segment.num_elems, segments_[index].encoded_bytes, encode_ns, decoded_ns - begin_ns,
+                                      added_ns - decoded_ns});
+}
+
+// When a layer's gradients are handed over for the first step after the measured ones, all of its pushes of these have
+// been answered: so the step at which a decision takes effect does not depend on timing.
+void Worker::Decide(uint32_t tensor, uint64_t step) {
+  CodecDecision& decision = tensors_[tensor].decision;
+  if (probe_.empty() || decision.raw_from_step != 0 || step != uint64_t{codec_auto_.decide_steps} + 1) return;
+  decision.cost = tensors_[tensor].meter.Cost();
+  if (decision.cost.RawIsFaster(job_.tensors[tensor].num_elems, codec_auto_.link_mbps)) decision.raw_from_step = step;
 }
 
 }  // namespace gradlane

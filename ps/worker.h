@@ -1,7 +1,7 @@
 // Worker is one rank's ParameterStore over parameter servers: it encodes and pushes gradients by priority, and takes
 // parameters back, on a communication thread of its own.
 //
-// Life: Open -> [LocalAddress, exchange] -> Connect -> Begin -> steps -> Stop. Owned by the trainer's main function. It
+// Life: Open -> [LocalAddress, exchange] -> Connect -> Begin -> steps -> Stop; or LoadState and Resume in place of Begin. Owned by the trainer's main function. It
 // owns its Fabric; the Job, Layout and Trace track are borrowed and outlive it.
 //
 // Who owns a layer's buffers: the training thread from WaitParams to GradReady, the communication thread in between.
@@ -45,8 +45,20 @@ class Worker final : public ParameterStore {
   void Fail(const Error& error) override;
   StoreStats Stats() const override;
   uint64_t BytesSoFar() const override { return bytes_so_far_.load(std::memory_order_relaxed); }
+  // By tensor: what --codec auto decided, or was told to repeat. Between steps, as Stats.
+  std::vector<CodecDecision> CodecDecisions() const;
 
   void Stop();  // ends the communication thread; idempotent
+
+  // What training has made of this rank (ps/STATE.md), of all segments or of none. Training thread, between two steps:
+  // WaitParams of every layer has returned since the last GradReady, and Begin or Resume has; also after Stop.
+  // kInvalidArgument: a step is under way; kMalformed: parameters are not finite.
+  Result<std::vector<std::byte>> SaveState() const;
+  // Before Begin. On an error (kMalformed, kMismatch: another job, rank or number of ranks) nothing has changed.
+  Result<void> LoadState(std::span<const std::byte> bytes);
+  // After LoadState, in place of Begin: no initial parameters are sent, and none are waited for. Every rank of the job has
+  // to resume, from states that were saved between the same two steps.
+  Result<void> Resume();
 
  private:
   struct SegmentState {
@@ -54,6 +66,8 @@ class Worker final : public ParameterStore {
     bool awaiting = false;       // a reply is due
     bool initializing = true;
     bool encoded = false;        // the staging slot holds this step's bytes
+    bool raw = false;            // --codec auto: this step's gradient is sent as fp32
+    bool settled = false;        // --codec auto: the residual went out with a raw gradient and is zero
     bool flagged = false;        // encoded: the gradient is not finite, and a flag goes in its place
     uint32_t encoded_bytes = 0;
   };
@@ -63,6 +77,8 @@ class Worker final : public ParameterStore {
     uint32_t segments_encoded = 0;  // of this step
     uint64_t survivors = 0;
     bool flagged = false;           // a segment of this step is not finite
+    CodecMeter meter;               // --codec auto
+    CodecDecision decision;         // --codec auto
   };
   static constexpr uint32_t kFailedMark = UINT32_MAX;
 
@@ -82,6 +98,12 @@ class Worker final : public ParameterStore {
   Result<Outgoing> Prepare(uint32_t segment);
   void Encode(uint32_t segment);
   void CountBytes(uint64_t& total, uint64_t bytes);
+  bool KeepsResidual() const;
+  bool KeepsSteering() const;
+  void TakeRaw(uint32_t segment);
+  bool IsMeasured(uint64_t step) const;
+  void Measure(uint32_t segment, int64_t encode_ns);
+  void Decide(uint32_t tensor, uint64_t step);
   void CountDown(uint32_t layer);
 
   const Job& job_;
@@ -101,6 +123,8 @@ class Worker final : public ParameterStore {
   // Training thread.
   std::vector<uint32_t> target_;  // rounds handed over, by layer
   int64_t exposed_ns_ = 0;
+  bool loaded_ = false;
+  bool begun_ = false;
 
   // Shared.
   SpscRing<uint32_t> hand_over_;                   // layers, from the training thread
@@ -111,6 +135,8 @@ class Worker final : public ParameterStore {
 
   // Communication thread.
   fec::Codec fec_;
+  const CodecAuto codec_auto_;
+  std::vector<float> probe_;  // one segment, to measure what the server does; empty where nothing is measured
   std::vector<SegmentState> segments_;
   std::vector<TensorState> tensors_;
   std::vector<uint32_t> remaining_;        // events until the layer's round is complete: reply and sent, each segment

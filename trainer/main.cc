@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "ps/server_rank.h"
+#include "trainer/codec_plan_file.h"
 #include "trainer/dumping_store.h"
 #include "trainer/launch.h"
 #include "trainer/options.h"
@@ -38,6 +39,19 @@ Result<void> CheckBackends(const Options& options) {
   if (options.fabric == "ucx") return tl::unexpected(OpenFabric({"ucx", nullptr}, 0, 0).error());
 #endif
   if (!options.dump_gradients.empty()) TRY(CheckDumpDir(options.dump_gradients));
+  return {};
+}
+
+// The files of --codec auto: a bad one is found before anything is started, too.
+Result<void> CheckCodecPlan(const Options& options, const DataSplits& data) {
+  if (!options.codec_plan_out.empty() && (options.local || options.rank == 0)) {
+    TRY(CheckNewFile("--codec-plan-out", options.codec_plan_out));
+  }
+  if (options.codec_plan.empty()) return {};
+  ASSIGN_OR_RETURN(const auto specs, ModelTensors(options.model, data.train.image, data.train.num_classes));
+  std::vector<JobTensor> tensors;
+  for (const TensorSpec& spec : specs) tensors.push_back({spec.name, spec.NumElems(), spec.layer, spec.decay});
+  TRY(ReadCodecPlan(options.codec_plan, tensors, options.members.num_workers));
   return {};
 }
 
@@ -113,6 +127,8 @@ int Main(int argc, const char* const* argv) {
   if (const auto tensors = ModelTensors(options.model, data->train.image, data->train.num_classes); !tensors) {
     return Complain(tensors.error(), "");
   }
+
+  if (const auto ok = CheckCodecPlan(options, *data); !ok) return Complain(ok.error(), "");
 
   if (options.local && options.members.num_servers > 0 && !RanksAreThreads(options)) {
     *data = {};  // each worker reads its own

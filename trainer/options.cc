@@ -161,7 +161,15 @@ Result<void> SetValues(const Given& given, Options* options) {
   if (given.contains("dump-step") && !given.contains("dump-gradients")) {
     return Wrong("--dump-step goes with --dump-gradients DIR, which says where to write.");
   }
-  if (!given.contains("reply")) options->reply = options->codec == Codec::kFec ? ReplyCodec::kFec : ReplyCodec::kRaw;
+  if (!given.contains("reply")) {
+    const bool fec = options->codec == Codec::kFec || options->codec == Codec::kAuto;
+    options->reply = fec ? ReplyCodec::kFec : ReplyCodec::kRaw;
+  }
+  if (options->codec != Codec::kAuto) {
+    for (const char* name : {"link-mbps", "codec-decide-steps", "codec-plan", "codec-plan-out"}) {
+      if (given.contains(name)) return Wrong("--" + std::string(name) + " goes with --codec auto.");
+    }
+  }
   return {};
 }
 
@@ -187,6 +195,12 @@ Result<void> CheckTogether(const Options& options) {
     if (options.fabric == "loopback") {
       return Wrong("--fabric loopback joins the threads of one process: it goes with --local, not with --role.");
     }
+  }
+  if (options.members.num_servers == 0 && !(options.codec_plan.empty() && options.codec_plan_out.empty())) {
+    return Wrong("--codec-plan and --codec-plan-out need a server: without one, nothing is sent.");
+  }
+  if (!options.codec_plan.empty() && !options.codec_plan_out.empty()) {
+    return Wrong("--codec-plan repeats the decisions of a file, and --codec-plan-out writes new ones: give one of the two.");
   }
   if (options.window_bytes < options.segment_bytes) {
     return Wrong("--window-bytes " + std::to_string(options.window_bytes) +
@@ -226,17 +240,23 @@ Result<Options> MakeOptions(CommandLine line) {
   return options;
 }
 
-ParsedOptions Refused(const Error& error) {
-  return {std::nullopt, "gradlane-train: " + error.message + "\n", ExitCode(error)};
+// Nothing to run: only something to say.
+ParsedOptions Said(std::string text, int exit_code) {
+  ParsedOptions parsed;
+  parsed.text = std::move(text);
+  parsed.exit_code = exit_code;
+  return parsed;
 }
+
+ParsedOptions Refused(const Error& error) { return Said("gradlane-train: " + error.message + "\n", ExitCode(error)); }
 
 }  // namespace
 
 ParsedOptions ParseOptions(int argc, const char* const* argv) {
   Result<CommandLine> line = ReadCommandLine(argc, argv);
   if (!line) return Refused(line.error());
-  if (line->help) return {std::nullopt, OptionHelp(), 0};
-  if (line->version) return {std::nullopt, kVersionText, 0};
+  if (line->help) return Said(OptionHelp(), 0);
+  if (line->version) return Said(kVersionText, 0);
   Result<Options> options = MakeOptions(*std::move(line));
   if (!options) return Refused(options.error());
   return {*std::move(options), "", 0};

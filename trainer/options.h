@@ -50,6 +50,10 @@ struct Options {
 
   // How gradients travel.
   Codec codec = Codec::kFec;
+  std::optional<uint32_t> link_mbps;  // --link-mbps; of --codec auto, as the next two
+  uint32_t codec_decide_steps = 20;   // --codec-decide-steps
+  std::string codec_plan;             // --codec-plan
+  std::string codec_plan_out;         // --codec-plan-out
   std::optional<int> fec_threshold = -7;  // nullopt: auto
   double fec_density = 0.02;
   bool fec_runs_layout = false;  // --fec-layout smallest|runs

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/fec_codec.h"
+#include "ps/codec_plan.h"
 #include "trainer/options_values.h"
 #include "transport/base/socket.h"
 
@@ -184,9 +185,15 @@ const OptionRow kRows[] = {
   {kLearning, "sync", "bsp|ssp:K|async", "bsp: every step waits for all workers; ssp:K: a worker may be K steps ahead of the slowest; async: no limit", nullptr,
    [](Options& o, Text t) { return Assign(o.sync, ParseSync(t)); }, [](const Options& o) { return Json(ToString(o.sync)); }},
 
-  {kCarrying, "codec", "none|fec|2bit", "how gradients are coded on the way to the servers", nullptr,
+  {kCarrying, "codec", "none|fec|2bit|auto", "how gradients are coded on the way to the servers; auto: by fec, and after --codec-decide-steps as fp32 where coding a tensor takes longer than it saves", nullptr,
    [](Options& o, Text t) { return Assign(o.codec, ParseCodec(t)); }, [](const Options& o) { return Json(ToString(o.codec)); }},
-  {kCarrying, "reply", "raw|fec", "how the way back is coded: the parameters as they are, or their changes by FEC", "fec with --codec fec, else raw",
+  {kCarrying, "link-mbps", "N", "what --codec auto takes a rank's link to carry, in 10^6 bits a second; nothing measures it", "10000",
+   [](Options& o, Text t) { return Assign(o.link_mbps, Whole<uint32_t>(t, 1, kMaxLinkMbps)); }, [](const Options& o) { return Json(o.link_mbps.value_or(kDefaultLinkMbps)); }},
+  {kCarrying, "codec-decide-steps", "N", "--codec auto measures the later half of so many steps under fec, then decides", nullptr,
+   [](Options& o, Text t) { return Assign(o.codec_decide_steps, Whole<uint32_t>(t, 1, kMaxDecideSteps)); }, [](const Options& o) { return Json(o.codec_decide_steps); }},
+  {kCarrying, "codec-plan", "FILE", "decisions of an earlier run of --codec auto, to repeat it bit for bit (of every worker)", "",
+   [](Options& o, Text t) { return SetFile(o.codec_plan, t); }, [](const Options& o) { return o.codec_plan.empty() ? Json() : Json(o.codec_plan); }},
+  {kCarrying, "reply", "raw|fec", "how the way back is coded: the parameters as they are, or their changes by FEC", "fec with --codec fec and auto, else raw",
    [](Options& o, Text t) { return Assign(o.reply, ParseReplyCodec(t)); }, [](const Options& o) { return Json(ToString(o.reply)); }},
   {kCarrying, "fec-threshold", "auto|EXP", "FEC drops gradients below 2^EXP; auto steers towards --fec-density", nullptr,
    SetFecThreshold, [](const Options& o) { return o.fec_threshold ? Json(*o.fec_threshold) : Json("auto"); }},
@@ -218,6 +225,8 @@ const OptionRow kRows[] = {
 
   {kOutput, "json", "FILE", "write the results for programs", "",
    [](Options& o, Text t) { return SetFile(o.json, t); }, [](const Options& o) { return o.json.empty() ? Json() : Json(o.json); }},
+  {kOutput, "codec-plan-out", "FILE", "write what --codec auto decided, for --codec-plan; the file must not exist yet (of worker 0)", "",
+   [](Options& o, Text t) { return SetFile(o.codec_plan_out, t); }, [](const Options& o) { return o.codec_plan_out.empty() ? Json() : Json(o.codec_plan_out); }},
   {kOutput, "trace", "FILE", "write a timeline in the Chrome trace format (opens in Perfetto)", "",
    [](Options& o, Text t) { return SetFile(o.trace, t); }, [](const Options& o) { return o.trace.empty() ? Json() : Json(o.trace); }},
   {kOutput, "dump-gradients", "DIR", "write worker 0's gradients of one step, before any coding, to DIR/<tensor>.f32 (raw little-endian fp32); DIR is new or empty", "",

@@ -21,6 +21,39 @@ std::string RatioText(uint64_t raw_bytes, uint64_t bytes) {
   return text;
 }
 
+struct RawSummary {
+  size_t num_tensors = 0;
+  uint64_t num_elems = 0;
+};
+
+RawSummary RawTensors(const CodecPlan& plan, uint32_t worker) {
+  RawSummary summary;
+  for (const CodecPlan::Tensor& tensor : plan.tensors) {
+    if (tensor.of_worker[worker].raw_from_step == 0) continue;
+    ++summary.num_tensors;
+    summary.num_elems += tensor.num_elems;
+  }
+  return summary;
+}
+
+std::string CodecAutoText(const CodecPlan& plan, const StoreStats& store) {
+  uint64_t from_step = 0;
+  bool measured = false;
+  for (const CodecPlan::Tensor& tensor : plan.tensors) {
+    from_step = std::max(from_step, tensor.of_worker[0].raw_from_step);
+    measured |= tensor.of_worker[0].cost.measured();
+  }
+  const RawSummary raw = RawTensors(plan, 0);
+  char text[320];
+  std::snprintf(text, sizeof text, "worker 0 sends %zu of %zu tensors (%llu elements) as fp32%s; all workers: %.2f MB as fp32, %.2f MB coded",
+                raw.num_tensors, plan.tensors.size(), static_cast<unsigned long long>(raw.num_elems),
+                raw.num_tensors > 0 ? (" from step " + std::to_string(from_step) + ", where coding took longer than it saved").c_str()
+                : measured          ? ": coding paid for all"
+                                    : ": the run was too short to decide",
+                double(store.push_auto_raw_bytes) * 1e-6, double(store.push_bytes - store.push_auto_raw_bytes) * 1e-6);
+  return text;
+}
+
 }  // namespace
 
 std::string ToText(const StartupReport& report) {
@@ -44,6 +77,7 @@ void LossCurve::Add(int64_t step, float loss, uint64_t bytes) {
 
 nlohmann::json ToJson(const StoreStats& s) {
   return {{"push_bytes", s.push_bytes},         {"push_raw_bytes", s.push_raw_bytes},
+          {"push_auto_raw_bytes", s.push_auto_raw_bytes},
           {"reply_bytes", s.reply_bytes},       {"reply_raw_bytes", s.reply_raw_bytes},
           {"push_survivors", s.push_survivors}, {"push_elems", s.push_elems},
           {"preemptions", s.preemptions},       {"nonfinite_segments", s.nonfinite_segments},
@@ -56,6 +90,7 @@ StoreStats SumOf(const std::vector<nlohmann::json>& stats_by_worker) {
   for (const nlohmann::json& s : stats_by_worker) {
     sum.push_bytes += s.value("push_bytes", uint64_t{0});
     sum.push_raw_bytes += s.value("push_raw_bytes", uint64_t{0});
+    sum.push_auto_raw_bytes += s.value("push_auto_raw_bytes", uint64_t{0});
     sum.reply_bytes += s.value("reply_bytes", uint64_t{0});
     sum.reply_raw_bytes += s.value("reply_raw_bytes", uint64_t{0});
     sum.push_survivors += s.value("push_survivors", uint64_t{0});
@@ -73,7 +108,7 @@ nlohmann::json ToJson(const RunResults& r, const Options& options, const Startup
   nlohmann::json lines = nlohmann::json::object();
   for (const StartupLine& line : startup) lines[line.what] = line.text;
   const double wall_s = double(r.train.wall_ns) * kSeconds;
-  return {{"test_accuracy", r.test.accuracy},
+  nlohmann::json json = {{"test_accuracy", r.test.accuracy},
           {"test_loss", r.test.loss},
           {"train_loss", r.train.train_loss},
           {"steps", r.steps},
@@ -100,6 +135,15 @@ nlohmann::json ToJson(const RunResults& r, const Options& options, const Startup
           {"curve", r.curve},
           {"options", nlohmann::json::parse(ToJson(options), nullptr, false)},
           {"startup", lines}};
+  if (r.codec_plan) {
+    nlohmann::json raw_tensors = nlohmann::json::array();
+    for (uint32_t w = 0; w < r.codec_plan->num_workers; ++w) raw_tensors.push_back(RawTensors(*r.codec_plan, w).num_tensors);
+    json["codec_auto"] = {{"tensors", r.codec_plan->tensors.size()},
+                          {"raw_tensors_by_worker", raw_tensors},
+                          {"raw_push_bytes", r.store.push_auto_raw_bytes},
+                          {"coded_push_bytes", r.store.push_bytes - r.store.push_auto_raw_bytes}};
+  }
+  return json;
 }
 
 std::string ToText(const RunResults& r) {
@@ -121,7 +165,9 @@ std::string ToText(const RunResults& r) {
                 double(r.train.exposed_comm_ns) * kSeconds, double(r.train.data_wait_ns) * kSeconds,
                 static_cast<unsigned long long>(r.store.preemptions + r.server_preemptions),
                 static_cast<unsigned long long>(r.store.nonfinite_segments), r.parameters_sha256.c_str());
-  return text;
+  std::string all = text;
+  if (r.codec_plan) all += "  codec auto      " + CodecAutoText(*r.codec_plan, r.store) + "\n";
+  return all;
 }
 
 }  // namespace gradlane

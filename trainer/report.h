@@ -2,9 +2,11 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "ps/codec_plan.h"
 #include "ps/parameter_store.h"
 #include "trainer/options.h"
 #include "trainer/train.h"
@@ -50,6 +52,7 @@ struct RunResults {
   double server_aggregate_s = 0;
   double server_encode_s = 0;
   std::string parameters_sha256;
+  std::optional<CodecPlan> codec_plan;  // what --codec auto did
 };
 
 // The contents of --json. ratios are null where nothing was sent (training without a server).

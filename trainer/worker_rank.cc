@@ -12,6 +12,7 @@
 
 #include "ps/server_rank.h"
 #include "ps/worker.h"
+#include "trainer/codec_plan_file.h"
 #include "trainer/dumping_store.h"
 #include "trainer/local_store.h"
 #include "trainer/progress.h"
@@ -102,6 +103,7 @@ std::string CodecText(const Job& job) {
   if (job.codec == Codec::kNone) return "none: gradients travel as fp32";
   if (job.codec == Codec::kTwoBit) return "2bit, threshold " + std::to_string(job.two_bit_threshold);
   std::ostringstream text;
+  if (job.codec == Codec::kAuto) text << "auto: ";
   text << "fec, ";
   if (job.fec_auto) text << "threshold steered to a density of " << job.fec_density;
   else text << "threshold 2^" << job.fec_threshold;
@@ -109,6 +111,16 @@ std::string CodecText(const Job& job) {
   if (job.fec_rounding != fec::Rounding::kNearest) text << ", rounding " << ToString(job.fec_rounding);
   if (job.fec_runs_layout) text << ", published layout only";
   return text.str();
+}
+
+// What decides, and where its numbers come from.
+std::string CodecAutoText(const Options& options) {
+  if (!options.codec_plan.empty()) return "decisions of " + options.codec_plan + ": nothing is measured";
+  const uint32_t steps = options.codec_decide_steps;
+  return "from step " + std::to_string(steps + 1) + " on, tensors travel as fp32 where coding takes longer than it saves: by times that each worker measures in steps " +
+         std::to_string(steps / 2 + 1) + " to " + std::to_string(steps) + ", and a link of " +
+         std::to_string(options.link_mbps.value_or(kDefaultLinkMbps)) + " Mbit/s (" +
+         (options.link_mbps ? "as --link-mbps says" : "the default of --link-mbps") + ", not measured)";
 }
 
 std::string VectorsText(const CodecChoice& choice) {
@@ -146,8 +158,9 @@ StartupReport MakeStartupReport(const Options& options, const Job& job, const Mo
     return report;
   }
   report.push_back({"codec", CodecText(job)});
+  if (job.codec == Codec::kAuto) report.push_back({"codec auto", CodecAutoText(options)});
   report.push_back({"reply", ReplyText(job)});
-  if (job.codec == Codec::kFec || job.reply == ReplyCodec::kFec) {
+  if (job.codec == Codec::kFec || job.codec == Codec::kAuto || job.reply == ReplyCodec::kFec) {
     report.push_back({"fec vectors", VectorsText(options.codec_choice)});
   }
   report.push_back({"schedule", ScheduleText(job)});
@@ -184,7 +197,10 @@ class WorkerRun {
 
   Result<void> Run() {
     if (options_.members.num_servers > 0) {
-      ASSIGN_OR_RETURN(bootstrap_, Bootstrap::Join(BootstrapOptionsOf(options_, self_)));
+      BootstrapOptions bootstrap = BootstrapOptionsOf(options_, self_);
+      ASSIGN_OR_RETURN(const std::string plan, CodecPlanDigest(options_.codec_plan));
+      bootstrap.agreed["codec-plan"] = plan;
+      ASSIGN_OR_RETURN(bootstrap_, Bootstrap::Join(bootstrap));
     }
     Result<void> done = Work();
     if (!done && bootstrap_) {
@@ -269,8 +285,14 @@ class WorkerRun {
     ASSIGN_OR_RETURN(layout_, Layout::Make(job_, members));
     ASSIGN_OR_RETURN(OpenedFabric opened, OpenFabric({options_.fabric, hub_}, members.IndexOf(self_), job_.segment_bytes));
     startup_.push_back({"fabric", opened.reason});
+    CodecAuto codec_auto{options_.codec_decide_steps, options_.link_mbps.value_or(kDefaultLinkMbps), nullptr};
+    if (!options_.codec_plan.empty()) {
+      ASSIGN_OR_RETURN(codec_plan_, ReadCodecPlan(options_.codec_plan, job_.tensors, members.num_workers));
+      codec_auto.plan = &codec_plan_;
+    }
     ASSIGN_OR_RETURN(std::unique_ptr<Worker> worker,
-                     Worker::Open({&job_, &layout_, members, self_.rank, AddTrack("communication"), options_.codec_choice}, std::move(opened.fabric)));
+                     Worker::Open({&job_, &layout_, members, self_.rank, AddTrack("communication"), options_.codec_choice, codec_auto},
+                                  std::move(opened.fabric)));
     worker_ = worker.get();
     store_ = std::move(worker);
     relay_.Attach(*store_);
@@ -304,10 +326,11 @@ class WorkerRun {
     if (!options_.trace.empty() && !first()) {
       TRY(WriteTextFile(TracePartPath(options_.trace, self_), trace_.ToJsonEvents()));
     }
-    ASSIGN_OR_RETURN(const std::vector<std::string> blobs, bootstrap_->AllGather(kResultsCollective, ToJson(results.store).dump()));
+    ASSIGN_OR_RETURN(const std::vector<std::string> blobs, bootstrap_->AllGather(kResultsCollective, OwnResults(results).dump()));
     TRY(bootstrap_->Barrier(kStoppedCollective));
     TRY(bootstrap_->Leave());
     std::vector<nlohmann::json> of_workers;
+    std::vector<std::vector<CodecDecision>> decisions;  // by worker, of --codec auto
     uint64_t nonfinite_segments = 0;
     for (uint32_t i = 0; i < blobs.size(); ++i) {
       const nlohmann::json blob = nlohmann::json::parse(blobs[i], nullptr, false);
@@ -316,6 +339,10 @@ class WorkerRun {
       }
       if (options_.members.At(i).role == Role::kWorker) {
         of_workers.push_back(blob);
+        if (job_.codec == Codec::kAuto) {
+          ASSIGN_OR_RETURN(decisions.emplace_back(),
+                           DecisionsFromText(blob.value("codec_decisions", std::string()), job_.tensors.size()));
+        }
         continue;
       }
       results.server_preemptions += blob.value("preemptions", uint64_t{0});
@@ -325,14 +352,37 @@ class WorkerRun {
       results.server_aggregate_s += blob.value("aggregate_s", 0.0);
       results.server_encode_s += blob.value("encode_s", 0.0);
     }
+    if (job_.codec == Codec::kAuto) results.codec_plan = PlanOf(decisions);
     results.store = SumOf(of_workers);
     results.store.nonfinite_segments = nonfinite_segments;  // a worker does not know of all: see StoreStats
     return {};
   }
 
+  nlohmann::json OwnResults(const RunResults& results) const {
+    nlohmann::json own = ToJson(results.store);
+    if (job_.codec == Codec::kAuto) own["codec_decisions"] = ToText(worker_->CodecDecisions());
+    return own;
+  }
+
+  CodecPlan PlanOf(const std::vector<std::vector<CodecDecision>>& decisions) const {
+    CodecPlan plan;
+    plan.link_mbps = options_.link_mbps.value_or(kDefaultLinkMbps);
+    plan.decide_steps = options_.codec_decide_steps;
+    plan.num_workers = uint32_t(decisions.size());
+    for (size_t t = 0; t < job_.tensors.size(); ++t) {
+      CodecPlan::Tensor tensor{job_.tensors[t].name, job_.tensors[t].num_elems, {}};
+      for (const auto& of_worker : decisions) tensor.of_worker.push_back(of_worker[t]);
+      plan.tensors.push_back(std::move(tensor));
+    }
+    return plan;
+  }
+
   Result<void> Report(const RunResults& results) {
     std::printf("%s", ToText(results).c_str());
     std::fflush(stdout);
+    if (!options_.codec_plan_out.empty()) {
+      TRY(WriteNewFile("--codec-plan-out", options_.codec_plan_out, results.codec_plan->ToJson()));
+    }
     if (!options_.json.empty()) TRY(WriteTextFile(options_.json, ToJson(results, options_, startup_).dump(2) + "\n"));
     if (!options_.trace.empty()) TRY(WriteTrace(options_, trace_));
     return {};
@@ -346,6 +396,7 @@ class WorkerRun {
   StartupReport startup_;
   Job job_;
   Layout layout_;
+  CodecPlan codec_plan_;  // of --codec-plan
   FailureRelay relay_;                    // before bootstrap_, whose thread calls it
   std::unique_ptr<Bootstrap> bootstrap_;  // before what reports to it
   std::unique_ptr<Model> model_;
@@ -385,6 +436,10 @@ BootstrapOptions BootstrapOptionsOf(const Options& options, Member self) {
                       {"schedule", ToString(options.schedule)},
                       {"sync", ToString(options.sync)},
                       {"segment-bytes", std::to_string(options.segment_bytes)}};
+  if (options.codec == Codec::kAuto) {
+    bootstrap.agreed["link-mbps"] = std::to_string(options.link_mbps.value_or(kDefaultLinkMbps));
+    bootstrap.agreed["codec-decide-steps"] = std::to_string(options.codec_decide_steps);
+  }
   return bootstrap;
 }
 

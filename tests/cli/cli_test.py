@@ -72,6 +72,60 @@ class Reproducible(unittest.TestCase):
         self.assertAlmostEqual(one["test_loss"], four["test_loss"], places=4)
 
 
+class CodecAuto(unittest.TestCase):
+    """--codec auto decides by times, writes its decisions down, and repeats a run from them bit for bit."""
+    COMMON = ["--model", "mlp", "--batch", "16", "--steps", "12", "--fabric", "loopback", "--codec", "auto"]
+
+    def test_given_the_plan_of_a_run_expect_the_same_parameters_on_any_link_and_servers(self):
+        with tempfile.TemporaryDirectory() as folder:
+            plan = os.path.join(folder, "plan.json")
+            first = results("--local", "2x1", *self.COMMON, "--codec-decide-steps", "4", "--link-mbps", "100000",
+                            "--codec-plan-out", plan)
+            with open(plan) as file:
+                said = json.load(file)
+            self.assertEqual((said["version"], said["link_mbps"], said["num_workers"]), (1, 100000, 2))
+            self.assertEqual(len(said["tensors"]), first["codec_auto"]["tensors"])
+            raw = [sum(t["workers"][w]["send"] == "raw" for t in said["tensors"]) for w in range(2)]
+            self.assertEqual(raw, first["codec_auto"]["raw_tensors_by_worker"])
+            self.assertLessEqual({t["workers"][0]["from_step"] for t in said["tensors"]}, {1, 5})
+            self.assertGreater(said["tensors"][0]["workers"][0]["encode_ns_per_elem"], 0)
+            self.assertIn("not measured", first["startup"]["codec auto"])
+            for shape in ("2x1", "2x2"):
+                again = results("--local", shape, *self.COMMON, "--link-mbps", "1", "--codec-plan", plan)
+                self.assertEqual(again["parameters_sha256"], first["parameters_sha256"])
+                self.assertEqual(again["codec_auto"], first["codec_auto"])
+            self.assertEqual(os.listdir(folder), ["plan.json"])
+
+    def test_given_a_slow_link_expect_the_large_tensors_coded_and_the_report_to_say_so(self):
+        code, output = run("--local", "2x1", *self.COMMON, "--codec-decide-steps", "4", "--link-mbps", "10")
+        self.assertEqual(code, 0, output)
+        self.assertRegex(output, r"codec auto +worker 0 sends \d of 6 tensors")
+        self.assertIn("10 Mbit/s (as --link-mbps says, not measured)", output)
+
+    def test_given_a_plan_that_does_not_fit_expect_one_sentence_and_exit_code_2(self):
+        def expect(part, *args):
+            code, output = run("--local", "2x1", *args)
+            self.assertEqual(code, 2, output)
+            self.assertIn(part, output)
+            self.assertEqual(len(output.strip().splitlines()), 1, output)
+
+        with tempfile.TemporaryDirectory() as folder:
+            plan = os.path.join(folder, "plan.json")
+            results("--local", "2x1", *self.COMMON, "--codec-plan-out", plan)
+            expect("exists already", *self.COMMON, "--codec-plan-out", plan)
+            expect("folder", *self.COMMON, "--codec-plan-out", os.path.join(folder, "no", "plan.json"))
+            expect("of another model", "--model", "lenet5", "--codec", "auto", "--codec-plan", plan)
+            code, output = run("--local", "1x1", *self.COMMON, "--codec-plan", plan)
+            self.assertEqual(code, 2, output)
+            self.assertIn("of a job of 2 workers", output)
+            expect("cannot be read", *self.COMMON, "--codec-plan", os.path.join(folder, "none.json"))
+            with open(plan, "a") as file:
+                file.write("}")
+            expect("is not JSON", *self.COMMON, "--codec-plan", plan)
+            os.truncate(plan, 0)
+            expect("is not JSON", *self.COMMON, "--codec-plan", plan)
+
+
 class Results(unittest.TestCase):
     def test_given_a_run_expect_every_field_of_the_json_and_a_timeline(self):
         with tempfile.TemporaryDirectory() as folder:

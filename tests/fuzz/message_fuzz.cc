@@ -24,6 +24,7 @@ void FeedShard(const uint8_t* data, size_t num_bytes) {
   job.codec = Codec(data[0] % 3);
   job.sync.kind = SyncKind(data[0] / 3 % 3);
   job.reply = ReplyCodec(data[0] / 9 % 2);
+  if (job.codec == Codec::kFec && data[0] / 18 % 2 == 1) job.codec = Codec::kAuto;
   const auto layout = Layout::Make(job, {kWorkers, 1});
   const uint32_t lanes = Shard::NumLanes(job, kWorkers);
   const size_t elems = layout->ServerElems(0);
@@ -46,15 +47,14 @@ void FeedShard(const uint8_t* data, size_t num_bytes) {
     const size_t length = std::min<size_t>(data[at + 5], num_bytes - at - 6);
     const auto payload = std::as_bytes(std::span(data + at + 6, length));
     at += 6 + length;
-    const auto message = Unpack(imm);
-    if (!message) continue;
-    const auto outcome = shard.OnPush({worker, *message, payload, at}, released);
+    const Message message = Unpack(imm);
+    const auto outcome = shard.OnPush({worker, message, payload, at}, released);
     if (!outcome) {
       if (outcome.error().message.empty()) std::abort();
       return;  // the job would have ended
     }
     if (*outcome != Shard::Outcome::kComplete) continue;
-    if (!shard.Update(message->segment, worker, released, due)) return;
+    if (!shard.Update(message.segment, worker, released, due)) return;
     for (const Shard::Reply& reply : due) {
       if (shard.FlaggedBy(reply.segment)) continue;
       if (!shard.EncodeReply(reply.segment, shard.LaneOf(reply.worker), slot)) return;

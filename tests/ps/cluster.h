@@ -82,13 +82,23 @@ struct ClusterResult {
   std::vector<std::vector<float>> params;  // by worker
   std::vector<StoreStats> stats;           // by worker
   std::vector<ServerStats> server_stats;   // by server
+  std::vector<std::vector<CodecDecision>> decisions;  // by worker
   std::vector<Error> errors;
+};
+
+// By rank: what SaveState made.
+struct ClusterState {
+  std::vector<std::vector<std::byte>> workers, servers;
 };
 
 struct ClusterExtras {
   GradHook hook;
   // The server that prepare will have killed, if any; being dead, it tells nobody what it saw.
   std::optional<uint32_t> victim;
+  CodecAuto codec_auto = {};
+  int first_step = 0;
+  const ClusterState* resume_from = nullptr;  // after first_step steps
+  ClusterState* save_to = nullptr;            // after the last step, while all communication threads run
 };
 
 // prepare: called with the hub before anything is connected, to inject faults.
@@ -110,7 +120,7 @@ ClusterResult RunCluster(const Job& job, Membership members, int num_steps, Prep
     servers.push_back(std::move(*server));
   }
   for (uint32_t w = 0; w < members.num_workers; ++w) {
-    auto worker = Worker::Open({&job, &*layout, members, w, nullptr}, hub->Open(members.num_servers + w));
+    auto worker = Worker::Open({&job, &*layout, members, w, nullptr, {}, extras.codec_auto}, hub->Open(members.num_servers + w));
     EXPECT_TRUE(worker);
     addresses.push_back(*(*worker)->fabric().LocalAddress());
     workers.push_back(std::move(*worker));
@@ -125,22 +135,38 @@ ClusterResult RunCluster(const Job& job, Membership members, int num_steps, Prep
     result.errors.push_back(error);
     for (auto& worker : workers) worker->Fail(error);
   };
+  if (extras.resume_from != nullptr) {
+    for (uint32_t s = 0; s < members.num_servers; ++s) {
+      EXPECT_TRUE(servers[s]->LoadState(extras.resume_from->servers[s]));
+    }
+    for (uint32_t w = 0; w < members.num_workers; ++w) {
+      EXPECT_TRUE(workers[w]->LoadState(extras.resume_from->workers[w]));
+    }
+  }
   for (uint32_t s = 0; s < members.num_servers; ++s) {
     servers[s]->Start([&fail, silent = extras.victim == s](const Error& error) {
       if (!silent) fail(error);
     });
   }
   for (auto& worker : workers) worker->OnError(fail);
-  InitParams(*workers[0], job);
+  if (extras.resume_from == nullptr) InitParams(*workers[0], job);
   std::vector<std::thread> threads;
   for (uint32_t w = 0; w < members.num_workers; ++w) {
     threads.emplace_back([&, w] {
-      Result<void> done = workers[w]->Begin();
-      if (done) done = RunSteps(*workers[w], job, w, num_steps, extras.hook);
+      Result<void> done = extras.resume_from != nullptr ? workers[w]->Resume() : workers[w]->Begin();
+      if (done) done = RunSteps(*workers[w], job, w, num_steps, extras.hook, extras.first_step);
       if (!done) fail(done.error());
     });
   }
   for (auto& thread : threads) thread.join();
+  if (extras.save_to != nullptr && result.errors.empty()) {
+    auto keep = [&](std::vector<std::vector<std::byte>>& states, Result<std::vector<std::byte>> state) {
+      if (state) states.push_back(*std::move(state));
+      else fail(state.error());
+    };
+    for (auto& worker : workers) keep(extras.save_to->workers, worker->SaveState());
+    for (auto& server : servers) keep(extras.save_to->servers, server->SaveState(60'000));
+  }
   for (auto& worker : workers) worker->Stop();
   for (auto& server : servers) {
     server->Stop();
@@ -149,6 +175,7 @@ ClusterResult RunCluster(const Job& job, Membership members, int num_steps, Prep
   for (auto& worker : workers) {
     result.params.push_back(AllParams(*worker, job));
     result.stats.push_back(worker->Stats());
+    result.decisions.push_back(worker->CodecDecisions());
   }
   return result;
 }

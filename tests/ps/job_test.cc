@@ -248,7 +248,7 @@ TEST(Names, GivenAnUnknownName_ExpectTheListOfWhatThereIs) {
   const auto codec = ParseCodec("FEC");
   ASSERT_FALSE(codec.has_value());
   EXPECT_EQ(codec.error().code, ErrorCode::kInvalidArgument);
-  EXPECT_EQ(codec.error().message, "'FEC' is not a codec: say none, fec or 2bit.");
+  EXPECT_EQ(codec.error().message, "'FEC' is not a codec: say none, fec, 2bit or auto.");
   EXPECT_EQ(ParseSchedule("").error().message, "'' is not a schedule: say serial, fifo, priority or preemptive.");
   for (const char* name : {"ssp", "ssp:", "ssp:-1", "ssp:1x", "ssp: 1", "ssp:1025", "ssp:99999999999", "BSP", ""}) {
     const auto sync = ParseSync(name);

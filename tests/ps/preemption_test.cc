@@ -27,7 +27,7 @@ class RecordingFabric final : public Fabric {
   Result<void> PutNotify(const PutRequest& put) override {
     {
       const std::lock_guard lock(mutex_);
-      posted_.push_back(*Unpack(put.imm));
+      posted_.push_back(Unpack(put.imm));
       bytes_[put.cookie] = put.source.size();
       in_flight_ += put.source.size();
       max_in_flight_ = std::max(max_in_flight_, in_flight_);
@@ -116,7 +116,7 @@ Seen PushWhileALargeTensorIsUnderWay(Schedule schedule, uint64_t window_bytes = 
       continue;
     }
     if (event.kind != EventKind::kArrived) continue;
-    const uint32_t segment = Unpack(event.imm)->segment;
+    const uint32_t segment = Unpack(event.imm).segment;
     EXPECT_TRUE(server->PutNotify({1, event.payload, {kParamsRegion, layout->segments()[segment].flat_elem * 4}, event.imm, 0}));
     ++echoed;
   }

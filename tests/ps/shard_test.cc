@@ -238,6 +238,26 @@ TEST_F(ShardTest, GivenCodedPushesThatDoNotDecodeTheyAreRefused) {
   ExpectComplaint(Put(other, 0, 1, kSmall), "do not decode");
 }
 
+TEST_F(ShardTest, GivenCodecAutoRawAndCodedPushesAreAddedInRankOrder) {
+  job_.codec = Codec::kAuto;
+  Shard shard = Make(2);
+  std::vector<std::byte> coded(fec::Bound(kElems));
+  coded.resize(fec::Encode(kSmall, {}, {}, coded).bytes);
+  ASSERT_TRUE(Put(shard, 1, 1, kSmall, MessageKind::kRaw));
+  ASSERT_EQ(*shard.OnPush({0, {0, 1, MessageKind::kData}, coded, 0}, released_), Shard::Outcome::kComplete);
+  ASSERT_TRUE(shard.Update(0, 0, released_, due_));
+  EXPECT_EQ(shard.Params(0)[0], -1.0f) << "the mean of twice 1, at a learning rate of 1";
+  ExpectComplaint(Put(shard, 0, 2, std::vector<float>(kElems - 1), MessageKind::kRaw), "396 bytes where 400 are due");
+}
+
+TEST_F(ShardTest, GivenARawPushWithAnotherCodecItIsRefused) {
+  for (const Codec codec : {Codec::kNone, Codec::kFec, Codec::kTwoBit}) {
+    job_.codec = codec;
+    Shard shard = Make(1);
+    ExpectComplaint(Put(shard, 0, 1, kSmall, MessageKind::kRaw), "a gradient that is not coded");
+  }
+}
+
 TEST_F(ShardTest, GivenSspAReplyWaitsForTheSlowestWithinItsStaleness) {
   job_.sync = {SyncKind::kSsp, 1};
   Shard shard = Make(2);

@@ -73,7 +73,7 @@ class WorkerTest : public testing::Test {
         continue;
       }
       if (events[0].kind != EventKind::kArrived) continue;
-      const Pushed pushed{*Unpack(events[0].imm), events[0].payload.size()};
+      const Pushed pushed{Unpack(events[0].imm), events[0].payload.size()};
       server_->Release(events[0].release);
       return pushed;
     }
@@ -162,6 +162,18 @@ TEST_F(WorkerTest, GivenParametersForAStepThatItFlaggedTheyAreRefused) {
   const Result<void> done = worker_->WaitParams(0);
   ASSERT_FALSE(done);
   EXPECT_THAT(done.error().message, HasSubstr("was not finite"));
+}
+
+TEST_F(WorkerTest, GivenAReplyOfTheKindOfRawPushesItIsRefused) {
+  Open(Codec::kAuto, ReplyCodec::kRaw);
+  std::ranges::fill(worker_->Grads(0), 1.0f);
+  worker_->GradReady(0);
+  EXPECT_EQ(TakePush().message.kind, MessageKind::kData);
+  const std::vector<float> params(kElems, 2.0f);
+  Reply(MessageKind::kRaw, 1, std::as_bytes(std::span(params)), {kParamsRegion, 0});
+  const Result<void> done = worker_->WaitParams(0);
+  ASSERT_FALSE(done);
+  EXPECT_THAT(done.error().message, HasSubstr("a reply that belongs elsewhere"));
 }
 
 TEST_F(WorkerTest, GivenAFlagAheadOfItsPushItIsRefused) {

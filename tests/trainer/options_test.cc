@@ -198,6 +198,24 @@ TEST_F(OptionsTest, GivenEveryOption_ExpectItsValue) {
   EXPECT_EQ(o.dump_step, 5);
 }
 
+TEST_F(OptionsTest, GivenCodecAuto_ExpectItsOptionsAndRefusalsOfWhatDoesNotGoTogether) {
+  const Options o = Local({"--codec", "auto", "--link-mbps", "400", "--codec-decide-steps", "5", "--codec-plan-out", "x"});
+  EXPECT_EQ(o.codec, Codec::kAuto);
+  EXPECT_EQ(o.reply, ReplyCodec::kFec);
+  EXPECT_EQ(o.link_mbps, 400u);
+  EXPECT_EQ(o.codec_decide_steps, 5u);
+  EXPECT_EQ(o.codec_plan_out, "x");
+  EXPECT_EQ(Local({"--codec", "auto", "--codec-plan", "y"}).codec_plan, "y");
+  EXPECT_FALSE(Local({"--codec", "auto"}).link_mbps) << "the default is told apart from what was asked for";
+  for (const char* name : {"--link-mbps", "--codec-decide-steps", "--codec-plan", "--codec-plan-out"}) {
+    ExpectLocalRefused({name, "5"}, std::string(name) + " goes with --codec auto.");
+  }
+  ExpectLocalRefused({"--codec", "auto", "--codec-plan", "x", "--codec-plan-out", "y"}, "give one of the two");
+  ExpectRefused({"--local", "1x0", "--codec", "auto", "--codec-plan", "x"}, "need a server");
+  ExpectLocalRefused({"--codec", "auto", "--link-mbps", "0"}, "is not a whole number from 1 to ");
+  ExpectLocalRefused({"--codec", "auto", "--codec-decide-steps", "0"}, "is not a whole number from 1 to ");
+}
+
 TEST_F(OptionsTest, GivenNoReply_ExpectItToFollowTheCodec) {
   EXPECT_EQ(Local({"--codec", "fec"}).reply, ReplyCodec::kFec);
   EXPECT_EQ(Local({"--codec", "none"}).reply, ReplyCodec::kRaw);
@@ -287,7 +305,7 @@ TEST_F(OptionsTest, GivenAnUnknownName_ExpectTheChoices) {
   ExpectLocalRefused({"--model", "alexnet"},
                      "'alexnet' is not a model: say mlp, lenet5, vgg11, resnet20, vgg16 or resnet50");
   ExpectLocalRefused({"--data", "imagenet"}, "say mnist, fashion-mnist, cifar10, cifar100 or synthetic");
-  ExpectLocalRefused({"--codec", "zip"}, "--codec: 'zip' is not a codec: say none, fec or 2bit");
+  ExpectLocalRefused({"--codec", "zip"}, "--codec: 'zip' is not a codec: say none, fec, 2bit or auto");
   ExpectLocalRefused({"--reply", "zip"}, "say raw or fec");
   ExpectLocalRefused({"--schedule", "lifo"}, "say serial, fifo, priority or preemptive");
   ExpectLocalRefused({"--optimizer", "lbfgs"}, "say sgd or adam");
@@ -345,7 +363,7 @@ TEST_F(OptionsTest, GivenHelpOrVersion_ExpectTextAndSuccess) {
   EXPECT_FALSE(help.options.has_value());
   EXPECT_EQ(help.exit_code, 0);
   for (const char* text : {"--local WxS", "--batch N", "[64]", "SECONDS", "How gradients travel",
-                           "fec with --codec fec, else raw", "build/data/", "--config FILE", "BYTES"}) {
+                           "fec with --codec fec and auto, else raw", "build/data/", "--config FILE", "BYTES"}) {
     EXPECT_THAT(help.text, HasSubstr(text));
   }
   EXPECT_THAT(help.text, testing::Not(HasSubstr("-fd"))) << "the launcher's own";
