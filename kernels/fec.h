@@ -85,7 +85,7 @@ class DensitySteering {
   double target_;
   double log_threshold_;  // exponent + mantissa / 2^23
   double drift_ = 0;      // what log_threshold_ moves a step when the density is as asked
-  double owed_ = 0;       // of a burst: density over target, less 1, that the threshold has not answered yet
+  double owed_ = 0;       // of a burst: density over target, less 1, as far as the threshold has not answered it
   double smoothed_ = -1;  // density achieved over target, exponential average; below 0 before the first step
   int steps_ = 0;         // counts the first few
 };

@@ -15,7 +15,7 @@ namespace {
 constexpr double kIntegralGain = 0.15;  // exponents a step for a density that is twice what was asked
 constexpr double kDriftGain = 0.006;    // follows gradients that shrink or grow steadily
 constexpr double kMaxDrift = 0.1;       // exponents a step
-constexpr double kMaxError = 8;         // what a burst moves the threshold by in one step; the rest follows
+constexpr double kMaxError = 16;        // what one step's burst counts at most; see Observe
 
 // In the first steps the right exponent may be far away.
 constexpr int kSeekSteps = 24;
@@ -51,12 +51,14 @@ void DensitySteering::Observe(size_t survivors, size_t num_elems) {
   if (steps_ < kSeekSteps && (smoothed_ > kFar || smoothed_ < 1 / kFar)) {
     log_threshold_ += achieved > 1 ? kSeekUp : kSeekDown;
   } else {
-    owed_ = std::min(owed_ + achieved - 1, 1 / target_);  // what one burst of all elements owes, at most
+    // A burst is forgiven beyond kMaxError, or else nothing would be sent for as many steps; but where less than one
+    // survivor a step is asked for, each is a burst, and has to count.
+    const double asked = std::min(target_ * static_cast<double>(num_elems), 1.0);
+    owed_ = std::min(owed_ + achieved - 1, kMaxError / asked);
     const double error = std::min(owed_, kMaxError);
     owed_ -= error;
     log_threshold_ += kIntegralGain * error + drift_;
-    const double asked = target_ * static_cast<double>(num_elems);
-    drift_ = std::clamp(drift_ + kDriftGain * std::min(asked, 1.0) * error, -kMaxDrift, kMaxDrift);
+    drift_ = std::clamp(drift_ + kDriftGain * asked * error, -kMaxDrift, kMaxDrift);
   }
   log_threshold_ = std::clamp<double>(log_threshold_, kMinBase, kMaxBase - 1);
 }
@@ -66,7 +68,7 @@ bool DensitySteering::Restore(const State& state) {
   // Written so that a NaN fails.
   if (!(state.log_threshold >= kMinBase && state.log_threshold <= kMaxBase - 1)) return false;
   if (!(std::abs(state.drift) <= kMaxDrift)) return false;
-  if (!(state.owed >= 0 && state.owed <= 1 / target_)) return false;
+  if (!(state.owed >= 0 && state.owed <= kMaxError / target_)) return false;
   if (state.steps < 0 || state.steps > kSeekSteps) return false;
   const bool fresh = state.steps == 0 && state.smoothed == -1;
   if (!fresh && !(state.steps > 0 && state.smoothed >= 0 && state.smoothed <= kRounding / target_)) return false;

@@ -393,7 +393,7 @@ TEST(State, GivenASteeringStateRestoreTakesWhatObserveMadeAndRefusesTheRest) {
                           {-7, NAN, 0, 1, 5},
                           {-7, 0, NAN, 1, 5},
                           {-7, 0, -0.5, 1, 5},
-                          {-7, 0, 101, 1, 5},
+                          {-7, 0, 1601, 1, 5},
                           {-7, 0, 0, NAN, 5},
                           {-7, 0, 0, 1, -1},
                           {-7, 0, 0, 1, 0},
