@@ -210,7 +210,7 @@ const OptionRow kRows[] = {
    [](Options& o, Text t) { return Assign(o.error_feedback, OnOff(t)); }, [](const Options& o) { return Json(o.error_feedback); }},
   {kCarrying, "two-bit-threshold", "X", "what --codec 2bit sends, up or down", nullptr,
    [](Options& o, Text t) { return Assign(o.two_bit_threshold, Real(t, kMinTwoBitThreshold, kMaxTwoBitThreshold)); }, [](const Options& o) { return Json(AsWritten(o.two_bit_threshold)); }},
-  {kCarrying, "codec-threads", "N", "threads of each rank that code one segment; the bytes are the same; more than one pays from segments of 1 MiB on", nullptr,
+  {kCarrying, "codec-threads", "N", "threads of each rank that code one segment; the bytes are the same; more than one pays from segments of 256 KiB on", nullptr,
    [](Options& o, Text t) { return Assign(o.codec_choice.num_threads, Whole<int>(t, 1, kMaxCodecThreads)); }, [](const Options& o) { return Json(o.codec_choice.num_threads); }},
   {kCarrying, "codec-vectors", "auto|NAME", "instructions that FEC uses, as Highway names them: AVX3_DL, AVX3, AVX2, SSE4, SSSE3 or SCALAR; the bytes are the same", nullptr,
    SetCodecVectors, [](const Options& o) { return Json(o.codec_choice.target.empty() ? "auto" : o.codec_choice.target); }},
